@@ -1,0 +1,54 @@
+"""Losses and tasks that train retrieval models for the Recall@N that is served.
+
+The losses need TensorFlow alone, with Keras 2 or Keras 3. ``tasks`` and the other parts that build
+on TensorFlow Recommenders need Keras 2 and are imported when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tfrs_croloss import comparison, losses, negatives, rank, weighting
+from tfrs_croloss._version import __version__
+from tfrs_croloss.comparison import ComparisonKernel
+from tfrs_croloss.losses import CROLoss, LambdaCROLoss, cro_loss, lambda_cro_loss
+from tfrs_croloss.rank import soft_rank
+from tfrs_croloss.weighting import PowerWeighting, RankWeighting
+
+if TYPE_CHECKING:
+    from tfrs_croloss import metrics, models, optimizers, serving, tasks
+
+_KERAS_2_MODULES = ("metrics", "models", "optimizers", "serving", "tasks")
+
+__all__ = [
+    "CROLoss",
+    "ComparisonKernel",
+    "LambdaCROLoss",
+    "PowerWeighting",
+    "RankWeighting",
+    "__version__",
+    "comparison",
+    "cro_loss",
+    "lambda_cro_loss",
+    "losses",
+    "metrics",
+    "models",
+    "negatives",
+    "optimizers",
+    "rank",
+    "serving",
+    "soft_rank",
+    "tasks",
+    "weighting",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _KERAS_2_MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,124 @@
+"""Errors that name the argument, what was required, what arrived and the remedy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+_MAX_ROWS_IN_MESSAGE = 10
+
+
+def positive_number(name: str, value: Any, *, remedy: str) -> float:
+    """Returns ``value`` as a float if it is a finite number above zero, else raises."""
+    number = _finite_number(name, value, "a finite number above 0", remedy)
+    if number <= 0.0:
+        raise ValueError(
+            f"`{name}` should be a finite number above 0. Received: {value!r}. {remedy}"
+        )
+    return number
+
+
+def non_negative_number(name: str, value: Any, *, remedy: str) -> float:
+    """Returns ``value`` as a float if it is a finite number of at least zero, else raises."""
+    number = _finite_number(name, value, "a finite number of at least 0", remedy)
+    if number < 0.0:
+        raise ValueError(
+            f"`{name}` should be a finite number of at least 0. Received: {value!r}. {remedy}"
+        )
+    return number
+
+
+def _finite_number(name: str, value: Any, required: str, remedy: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if isinstance(value, (bool, str)) or not math.isfinite(number):
+        raise ValueError(f"`{name}` should be {required}. Received: {value!r}. {remedy}")
+    return number
+
+
+def catalogue_size(name: str, value: Any) -> int | None:
+    """Returns ``value`` as an int if it is ``None`` or a whole number of at least one."""
+    if value is None:
+        return None
+    number = positive_number(
+        name,
+        value,
+        remedy="Pass the number of items in the catalogue, or None to take the candidates at hand "
+        "as the catalogue.",
+    )
+    if number != int(number):
+        raise ValueError(
+            f"`{name}` should be a whole number. Received: {value!r}. Pass the number of items in "
+            "the catalogue."
+        )
+    return int(number)
+
+
+def one_of(name: str, value: Any, choices: Sequence[str]) -> str:
+    """Returns ``value`` if it is one of ``choices``, else raises."""
+    if value not in choices:
+        raise ValueError(f"`{name}` should be one of {sorted(choices)}. Received: {value!r}.")
+    return str(value)
+
+
+def matrix(name: str, value: tf.Tensor, shape: str) -> None:
+    """Raises unless ``value`` has rank two, as far as its static shape tells."""
+    if value.shape.rank not in (None, 2):
+        raise ValueError(
+            f"`{name}` should have shape {shape}. Received shape: {value.shape}. Flatten leading "
+            "dimensions into one row per query."
+        )
+
+
+def same_shape(name: str, value: tf.Tensor, other_name: str, other: tf.Tensor) -> tf.Tensor:
+    """Returns ``value``, checked to have the shape of ``other`` (at run time where need be)."""
+    message = (
+        f"`{name}` should have the shape of `{other_name}`: one row per query and one column per "
+        "candidate."
+    )
+    if not value.shape.is_compatible_with(other.shape):
+        raise ValueError(
+            f"{message} Received: `{name}` of shape {value.shape} and `{other_name}` of shape "
+            f"{other.shape}."
+        )
+    if value.shape.is_fully_defined() and other.shape.is_fully_defined():
+        return value
+    arrived, required = tf.shape(value), tf.shape(other)
+    check = tf.debugging.Assert(
+        tf.reduce_all(tf.equal(arrived, required)),
+        [f"{message} Received: `{name}` of shape", arrived, f"and `{other_name}` of", required],
+    )
+    with tf.control_dependencies([check] if check is not None else []):
+        return tf.identity(value)
+
+
+def rows(values: tf.Tensor, wrong: tf.Tensor, message: str) -> tf.Tensor:
+    """Returns ``values`` unless a row is wrong, in which case the error lists the rows.
+
+    Eagerly a ``ValueError``; inside a ``tf.function`` an assertion that raises
+    ``tf.errors.InvalidArgumentError`` when it runs. XLA drops assertions, so compiled code
+    cannot raise.
+
+    Args:
+      values: any tensor that the check guards.
+      wrong: ``[num_queries]`` booleans.
+      message: what was required, and the remedy.
+    """
+    if tf.executing_eagerly():
+        if bool(tf.reduce_any(wrong)):
+            numbers = [int(row) for row in tf.where(wrong)[:, 0]]
+            more = "" if len(numbers) <= _MAX_ROWS_IN_MESSAGE else f" and {len(numbers) - 10} more"
+            raise ValueError(f"{message} Rows: {numbers[:_MAX_ROWS_IN_MESSAGE]}{more}.")
+        return values
+    check = tf.debugging.Assert(
+        tf.logical_not(tf.reduce_any(wrong)),
+        [message, "Rows:", tf.where(wrong)[:, 0]],
+        summarize=_MAX_ROWS_IN_MESSAGE,
+    )
+    with tf.control_dependencies([check]):
+        return tf.identity(values)

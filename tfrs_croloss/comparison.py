@@ -1,0 +1,289 @@
+r"""Comparison kernels: how far a negative overtakes the positive.
+
+A kernel :math:`\phi` turns the gap between a negative's score and the positive's into a soft count.
+The soft rank is one plus the sum of these counts, so a kernel that is close to the unit step ranks
+accurately, and one that grows with the gap pushes hard negatives down faster.
+
+======================  ==============================  ====================================
+name                    value                           derivative
+======================  ==============================  ====================================
+``hinge``               max(gap + margin, 0)            1 where gap > -margin, else 0
+``sigmoid``             1 / (1 + exp(-gap))             sigmoid(gap) sigmoid(-gap)
+``exponential``         exp(gap)                        exp(gap)
+``softplus``            log(1 + exp(gap))               sigmoid(gap)
+``unit_step``           1 where gap >= 0, else 0        none: only to estimate ranks
+======================  ==============================  ====================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Union
+
+import tensorflow as tf
+
+from tfrs_croloss import _checks, _numeric, _serialization
+
+KernelLike = Union[str, Mapping[str, Any], "ComparisonKernel", Callable[[tf.Tensor], tf.Tensor]]
+"""What the losses take for a kernel: a name, a name with options, an object or a function."""
+
+
+class ComparisonKernel:
+    """A comparison kernel.
+
+    Subclasses give ``__call__``; ``derivative`` falls back on automatic differentiation. Both work
+    element by element.
+    """
+
+    has_gradient = True
+
+    def __call__(self, gaps: tf.Tensor) -> tf.Tensor:
+        """The soft count of each gap, same shape as ``gaps``."""
+        raise NotImplementedError(f"{type(self).__name__} should define `__call__(gaps)`.")
+
+    def derivative(self, gaps: tf.Tensor) -> tf.Tensor:
+        """The derivative of the kernel at each gap, same shape as ``gaps``."""
+        with tf.GradientTape() as tape:
+            tape.watch(gaps)
+            counts = self(gaps)
+        slopes = tape.gradient(counts, gaps)
+        if slopes is None:
+            raise ValueError(
+                f"`kernel` should be differentiable. Received: {self!r}, which has no gradient. "
+                "Use it as `rank_kernel` of LambdaCROLoss, where none is needed."
+            )
+        return tf.convert_to_tensor(slopes)
+
+    def log1p_sum(self, gaps: tf.Tensor, valid: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        """``log(1 + sum of weights * kernel(gaps))`` over the valid candidates of each row.
+
+        Args:
+          gaps: ``[num_queries, num_candidates]``; finite where not valid.
+          valid: the same shape, booleans.
+          weights: broadcastable to ``gaps``, above zero.
+
+        Returns:
+          ``[num_queries]``.
+        """
+        counts = tf.where(valid, weights * self(gaps), tf.zeros_like(gaps))
+        return tf.math.log1p(tf.reduce_sum(counts, axis=-1))
+
+    def scaled_derivative(
+        self, gaps: tf.Tensor, weights: tf.Tensor, log_scale: tf.Tensor
+    ) -> tf.Tensor:
+        """``exp(log_scale) * weights * derivative(gaps)``, without overflow on the way.
+
+        Args:
+          gaps: ``[num_queries, num_candidates]``.
+          weights: broadcastable to ``gaps``.
+          log_scale: ``[num_queries, 1]``.
+        """
+        return _numeric.saturating_exp(log_scale) * weights * self.derivative(gaps)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> ComparisonKernel:
+        """The inverse of ``get_config``."""
+        return cls(**config)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.get_config().items())
+        return f"{type(self).__name__}({arguments})"
+
+
+class Hinge(ComparisonKernel):
+    """``max(gap + margin, 0)``: the kernel of the triplet loss.
+
+    >>> print(Hinge(margin=1.0)(tf.constant([-2.0, 0.0, 3.0])).numpy())
+    [0. 1. 4.]
+    """
+
+    def __init__(self, margin: float = 5.0) -> None:
+        self.margin = _checks.non_negative_number(
+            "margin", margin, remedy="The paper uses 5 with scores of 10 times the cosine."
+        )
+
+    def __call__(self, gaps: tf.Tensor) -> tf.Tensor:
+        return tf.nn.relu(gaps + self.margin)
+
+    def derivative(self, gaps: tf.Tensor) -> tf.Tensor:
+        slopes = tf.cast(gaps + self.margin > 0.0, gaps.dtype)
+        return _keep_nan(slopes, gaps)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"margin": self.margin}
+
+
+class Sigmoid(ComparisonKernel):
+    """``1 / (1 + exp(-gap))``: the smooth unit step, and the most faithful rank."""
+
+    def __call__(self, gaps: tf.Tensor) -> tf.Tensor:
+        return tf.sigmoid(gaps)
+
+    def derivative(self, gaps: tf.Tensor) -> tf.Tensor:
+        return tf.sigmoid(gaps) * tf.sigmoid(-gaps)
+
+
+class Exponential(ComparisonKernel):
+    """``exp(gap)``: the kernel of softmax cross-entropy; summed in the log domain."""
+
+    def __call__(self, gaps: tf.Tensor) -> tf.Tensor:
+        return _numeric.saturating_exp(gaps)
+
+    def derivative(self, gaps: tf.Tensor) -> tf.Tensor:
+        return _numeric.saturating_exp(gaps)
+
+    def log1p_sum(self, gaps: tf.Tensor, valid: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        exponents = tf.where(valid, gaps + tf.math.log(weights), gaps.dtype.min)
+        largest = tf.maximum(tf.reduce_max(exponents, axis=-1, keepdims=True), 0.0)
+        total = tf.reduce_sum(tf.exp(exponents - largest), axis=-1)
+        largest = tf.squeeze(largest, axis=-1)
+        # Where `largest` is 0 this is log1p(total), precise for small totals; elsewhere total >= 1.
+        return largest + tf.math.log1p(total + tf.math.expm1(-largest))
+
+    def scaled_derivative(
+        self, gaps: tf.Tensor, weights: tf.Tensor, log_scale: tf.Tensor
+    ) -> tf.Tensor:
+        return _numeric.saturating_exp(gaps + (log_scale + tf.math.log(weights)))
+
+
+class Softplus(ComparisonKernel):
+    """``log(1 + exp(gap))``: the kernel of BPR."""
+
+    def __call__(self, gaps: tf.Tensor) -> tf.Tensor:
+        return tf.math.softplus(gaps)
+
+    def derivative(self, gaps: tf.Tensor) -> tf.Tensor:
+        return tf.sigmoid(gaps)
+
+
+class UnitStep(ComparisonKernel):
+    """1 where a negative scores at least as high as the positive: the exact rank, no gradient."""
+
+    has_gradient = False
+
+    def __call__(self, gaps: tf.Tensor) -> tf.Tensor:
+        return _keep_nan(tf.cast(gaps >= 0.0, gaps.dtype), gaps)
+
+    def derivative(self, gaps: tf.Tensor) -> tf.Tensor:
+        raise ValueError(
+            "`kernel` should be differentiable. Received: UnitStep(), whose derivative is zero "
+            "wherever it exists. Use it as `rank_kernel` of LambdaCROLoss, where no gradient is "
+            "needed."
+        )
+
+
+class FunctionKernel(ComparisonKernel):
+    """Any function of the gaps as a kernel, differentiated automatically."""
+
+    def __init__(self, function: Callable[[tf.Tensor], tf.Tensor]) -> None:
+        self.function = function
+
+    def __call__(self, gaps: tf.Tensor) -> tf.Tensor:
+        counts = tf.convert_to_tensor(self.function(gaps))
+        if not counts.shape.is_compatible_with(gaps.shape):
+            raise ValueError(
+                "`kernel` should work element by element. Received: a function that maps shape "
+                f"{gaps.shape} to {counts.shape}. Return one value for every gap."
+            )
+        return tf.cast(counts, gaps.dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"function": self.function}
+
+
+BUILT_IN: dict[str, type[ComparisonKernel]] = {
+    "hinge": Hinge,
+    "sigmoid": Sigmoid,
+    "exponential": Exponential,
+    "softplus": Softplus,
+    "unit_step": UnitStep,
+}
+"""The kernels that have a name."""
+
+
+def get(kernel: KernelLike, *, argument: str = "kernel", gradient: bool = True) -> ComparisonKernel:
+    """The kernel that ``kernel`` stands for.
+
+    Args:
+      kernel: a name of ``BUILT_IN``; a mapping with that ``name`` and its options; a
+        ``ComparisonKernel``; or a function of the gaps.
+      argument: the name that errors call it by.
+      gradient: whether the kernel must have a gradient.
+
+    >>> get({"name": "hinge", "margin": 2.0})
+    Hinge(margin=2.0)
+    """
+    result = _resolve(kernel, argument)
+    if gradient and not result.has_gradient:
+        raise ValueError(
+            f"`{argument}` should be differentiable. Received: {result!r}, which has no gradient. "
+            "Use it as `rank_kernel` of LambdaCROLoss, or choose one of "
+            f"{sorted(name for name, kind in BUILT_IN.items() if kind.has_gradient)}."
+        )
+    return result
+
+
+def _resolve(kernel: KernelLike, argument: str) -> ComparisonKernel:
+    if isinstance(kernel, ComparisonKernel):
+        return kernel
+    if isinstance(kernel, str):
+        return _by_name(kernel, {}, argument)
+    if isinstance(kernel, Mapping) and set(kernel) == {"keras"}:
+        return _resolve(_serialization.from_config(kernel), argument)
+    if isinstance(kernel, Mapping):
+        options = dict(kernel)
+        name = options.pop("name", None)
+        return _by_name(name, options, argument)
+    if isinstance(kernel, type) and issubclass(kernel, ComparisonKernel):
+        raise ValueError(
+            f"`{argument}` should be a kernel, not a class. Received: {kernel.__name__}. Write "
+            f"{kernel.__name__}()."
+        )
+    if callable(kernel):
+        return FunctionKernel(kernel)
+    raise ValueError(
+        f"`{argument}` should be one of {sorted(BUILT_IN)}, a mapping with that name and options, "
+        f"a ComparisonKernel or a function of the gaps. Received: {kernel!r}."
+    )
+
+
+def _by_name(name: Any, options: dict[str, Any], argument: str) -> ComparisonKernel:
+    if not isinstance(name, str) or name not in BUILT_IN:
+        raise ValueError(
+            f"`{argument}` should name one of {sorted(BUILT_IN)}. Received: {name!r}. For a kernel "
+            "of your own pass the function itself."
+        )
+    try:
+        return BUILT_IN[name](**options)
+    except TypeError as error:
+        raise ValueError(
+            f"`{argument}` should give {name!r} options that it has. Received: {options!r} "
+            f"({error})."
+        ) from error
+
+
+def to_config(kernel: ComparisonKernel) -> dict[str, Any]:
+    """A JSON-ready description of ``kernel`` that ``get`` takes.
+
+    Built-in kernels become a mapping with their name and options; others go through Keras.
+    """
+    for name, kind in BUILT_IN.items():
+        if type(kernel) is kind:
+            return {"name": name, **kernel.get_config()}
+    custom = kernel.function if isinstance(kernel, FunctionKernel) else kernel
+    return _serialization.to_config(custom)
+
+
+def _keep_nan(values: tf.Tensor, source: tf.Tensor) -> tf.Tensor:
+    """``values``, NaN where ``source`` is: comparisons alone would turn NaN into a number."""
+    return tf.where(tf.math.is_nan(source), source, values)
