@@ -1,0 +1,85 @@
+"""The command line: ``python -m pipelines STEP …``.
+
+A step is a module of this package with two functions, ``add_arguments(parser)`` and
+``run(args)``. Only the module of the step that was asked for is imported, so that the steps
+without TensorFlow start at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+STEPS: dict[str, tuple[str, str]] = {
+    "synthesize": ("pipelines.synthesize", "make a synthetic interaction log of any size"),
+    "prepare": ("pipelines.prepare", "turn a raw log into arrays that training maps into memory"),
+    "train": ("pipelines.train", "train a two-tower model on prepared data"),
+    "evaluate": ("pipelines.evaluate", "measure exact Recall@N of a trained model"),
+    "export": ("pipelines.export", "write a trained model as a SavedModel for serving"),
+    "query": ("pipelines.query", "ask an exported model for items"),
+}
+
+
+def build_parser(step: str | None) -> argparse.ArgumentParser:
+    """The parser of all steps, with the arguments of ``step`` alone.
+
+    Args:
+      step: Name of the step to run, or None for an overview.
+
+    Raises:
+      ModuleNotFoundError: The step's module, or a package that it needs, is not installed.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m pipelines",
+        description="From a raw interaction log to a retrieval model that can be served.",
+        epilog="'python -m pipelines STEP --help' explains one step.",
+    )
+    subparsers = parser.add_subparsers(dest="step", metavar="STEP", required=True)
+    for name, (module_name, summary) in STEPS.items():
+        subparser = subparsers.add_parser(
+            name, help=summary, description=summary[0].upper() + summary[1:] + "."
+        )
+        if name == step:
+            module = importlib.import_module(module_name)
+            module.add_arguments(subparser)
+            subparser.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one step.
+
+    Args:
+      argv: Arguments after the program's name; those of the process by default.
+
+    Returns:
+      The exit code: 0, 2 after a user error, 130 after an interruption.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    step = next((argument for argument in arguments if not argument.startswith("-")), None)
+    try:
+        args = build_parser(step).parse_args(arguments)
+        args.run(args)
+    except ModuleNotFoundError as error:
+        return _fail(f"step '{step}' needs the module '{error.name}', which is not installed.")
+    except (ValueError, OSError) as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        print(
+            "\ninterrupted: nothing was lost; finished results are still in place, and the same "
+            "command can be run again.",
+            file=sys.stderr,
+        )
+        return 130
+    return 0
+
+
+def _fail(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

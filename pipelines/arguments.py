@@ -1,0 +1,54 @@
+"""Types of command-line arguments; what does not fit is an error that says what would."""
+
+from __future__ import annotations
+
+import argparse
+
+SEPARATORS = {"tab": "\t", r"\t": "\t", "space": " ", "comma": ","}
+
+
+def separator(text: str) -> str:
+    """One character, or its name."""
+    mark = SEPARATORS.get(text, text)
+    if len(mark.encode()) != 1 or mark in '"\r\n':
+        raise argparse.ArgumentTypeError(f"should be one ASCII character. Received: {text!r}")
+    return mark
+
+
+def count(text: str) -> int:
+    """0, 1, 2, …"""
+    return _whole(text, 0)
+
+
+def positive(text: str) -> int:
+    """1, 2, 3, …"""
+    return _whole(text, 1)
+
+
+def _whole(text: str, least: int) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(
+            f"should be a whole number of at least {least}. Received: {text!r}"
+        )
+    return int(text)
+
+
+def share(text: str) -> float:
+    """A number between 0 and 1, both excluded."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"should be between 0 and 1. Received: {text!r}")
+    return value
+
+
+def shares(text: str) -> tuple[int, int, int]:
+    """Three whole numbers between colons: sizes relative to each other."""
+    parts = text.split(":")
+    if len(parts) != 3 or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise argparse.ArgumentTypeError(
+            f"should be three whole numbers above 0 such as 8:1:1. Received: {text!r}"
+        )
+    return int(parts[0]), int(parts[1]), int(parts[2])

@@ -1,0 +1,10 @@
+"""What a step raises when the user, not the program, has to change something."""
+
+from __future__ import annotations
+
+
+class UserError(ValueError):
+    """A mistake in the arguments or the data, with its remedy in the message.
+
+    The command line prints the message as one ``error: …`` line and exits with code 2.
+    """

@@ -1,0 +1,224 @@
+"""A synthetic interaction log with the structure of a real one, as plain numpy functions.
+
+Items lie in clusters. Popularity has a long tail, across clusters and inside each. A user has a
+few interests; an interest is a cluster and a taste, a direction among the vectors of the cluster's
+items. At every step one interest is active (mostly the last one again), and an item is drawn:
+some candidates by popularity, of which one is chosen by how well it fits the taste. Interests
+drift: now and then one moves to a neighbouring cluster, and tastes turn slowly. So what a user did
+says much about what comes next: the cluster, and finer than it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+# Users are made in chunks of this size, each from its own seed: memory is bounded, and a log is
+# the same however it is written.
+CHUNK_USERS = 20_000
+
+_DIMENSION = 4
+_CANDIDATES = 24
+_TURN = np.float32(0.03)
+_RECENT = 32
+_TWO_YEARS = 2 * 365 * 86_400
+_FIRST_SECOND = 1_600_000_000
+
+
+@dataclass(frozen=True)
+class SyntheticConfig:
+    """What the log looks like.
+
+    Attributes:
+      num_users, num_items: Sizes.
+      mean_length: Mean number of interactions per user; lengths are skewed, 5 to 200.
+      seed: Same seed, same log.
+      items_per_cluster: Mean size of a cluster.
+      num_interests: Interests of a user at any time.
+      popularity: Exponent of the long tail inside a cluster; 0 would be uniform.
+      cluster_popularity: The same across clusters.
+      sharpness: How strictly users follow their tastes; 0 would be popularity alone.
+      stay: Probability that the next item is of the same interest.
+      drift: Probability per step that an interest moves to a neighbouring cluster.
+    """
+
+    num_users: int = 4_000
+    num_items: int = 3_000
+    mean_length: float = 25.0
+    seed: int = 0
+    items_per_cluster: float = 120.0
+    num_interests: int = 3
+    popularity: float = 0.8
+    cluster_popularity: float = 0.6
+    sharpness: float = 8.0
+    stay: float = 0.7
+    drift: float = 0.02
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The items, numbered cluster by cluster and inside a cluster by popularity.
+
+    Attributes:
+      starts: ``[num_clusters + 1]``, where the items of each cluster begin.
+      vectors: ``[num_items, dimension]`` unit vectors.
+      cluster_shares: ``[num_clusters]`` running sum of the clusters' popularity, up to 1.
+      public_ids: ``[num_items]`` a shuffle, so that an id says nothing about its item.
+    """
+
+    starts: np.ndarray
+    vectors: np.ndarray
+    cluster_shares: np.ndarray
+    public_ids: np.ndarray
+
+
+@dataclass(frozen=True)
+class Events:
+    """Interactions in the order of time: ``[num_events]`` each; ids are numbers from 0."""
+
+    users: np.ndarray
+    items: np.ndarray
+    times: np.ndarray
+
+
+def make_catalogue(config: SyntheticConfig) -> Catalogue:
+    """The items of a log."""
+    rng = np.random.default_rng((config.seed, 0))
+    num_clusters = max(1, round(config.num_items / config.items_per_cluster))
+    # Cuts at random places give clusters of different sizes; every cluster has an item.
+    cuts = np.sort(rng.choice(np.arange(1, config.num_items), num_clusters - 1, replace=False))
+    ranks = rng.permutation(num_clusters) + 1.0
+    shares = np.cumsum(ranks**-config.cluster_popularity)
+    return Catalogue(
+        starts=np.concatenate([[0], cuts, [config.num_items]]).astype(np.int64),
+        vectors=_unit(rng.standard_normal((config.num_items, _DIMENSION), np.float32)),
+        cluster_shares=shares / shares[-1],
+        public_ids=rng.permutation(config.num_items),
+    )
+
+
+def make_events(config: SyntheticConfig) -> Iterator[Events]:
+    """The log, a chunk of users at a time; inside a chunk users are mixed as time goes by."""
+    catalogue = make_catalogue(config)
+    for chunk, start in enumerate(range(0, config.num_users, CHUNK_USERS)):
+        num_users = min(CHUNK_USERS, config.num_users - start)
+        rng = np.random.default_rng((config.seed, 1 + chunk))
+        events = _chunk_events(config, catalogue, num_users, rng)
+        order = np.argsort(events.times, kind="stable")
+        yield Events(start + events.users[order], events.items[order], events.times[order])
+
+
+def _chunk_events(
+    config: SyntheticConfig, catalogue: Catalogue, num_users: int, rng: np.random.Generator
+) -> Events:
+    """The events of some users, numbered from 0, not in order."""
+    # Longest first: the users that are still active are then always the first rows.
+    lengths = np.sort(_lengths(config, num_users, rng))[::-1]
+    names = rng.permutation(num_users)
+    clusters = _draw_clusters(catalogue, (num_users, config.num_interests), rng)
+    tastes = _unit(rng.standard_normal((*clusters.shape, _DIMENSION), np.float32))
+    interest = rng.integers(config.num_interests, size=num_users)
+    times = _FIRST_SECOND + rng.integers(_TWO_YEARS, size=num_users)
+    pace = 86_400 * rng.lognormal(0.0, 1.0, num_users)
+    recent = np.full((num_users, _RECENT), -1, np.int64)
+    users, items, seconds = [], [], []
+    for step in range(int(lengths[0])):
+        active = int(np.searchsorted(-lengths, -step, side="left"))
+        rows = np.arange(active)
+        switch = rng.random(active) > config.stay
+        interest[:active][switch] = rng.integers(config.num_interests, size=int(switch.sum()))
+        chosen = interest[:active]
+        _drift(config, catalogue, clusters, tastes, chosen, rng)
+        item = _choose_items(
+            config,
+            catalogue,
+            clusters[rows, chosen],
+            tastes[rows, chosen],
+            recent[:active, :step],
+            rng,
+        )
+        recent[:active, step % _RECENT] = item
+        times[:active] += (pace[:active] * rng.exponential(1.0, active)).astype(np.int64)
+        users.append(names[:active])
+        items.append(catalogue.public_ids[item])
+        seconds.append(times[:active].copy())
+    return Events(np.concatenate(users), np.concatenate(items), np.concatenate(seconds))
+
+
+def _lengths(config: SyntheticConfig, num_users: int, rng: np.random.Generator) -> np.ndarray:
+    spread = 0.6
+    middle = np.log(config.mean_length) - spread**2 / 2
+    return np.clip(rng.lognormal(middle, spread, num_users), 5, 200).astype(np.int64)
+
+
+def _draw_clusters(
+    catalogue: Catalogue, shape: tuple[int, ...], rng: np.random.Generator
+) -> np.ndarray:
+    return np.searchsorted(catalogue.cluster_shares, rng.random(shape), side="right")
+
+
+def _drift(
+    config: SyntheticConfig,
+    catalogue: Catalogue,
+    clusters: np.ndarray,
+    tastes: np.ndarray,
+    chosen: np.ndarray,
+    rng: np.random.Generator,
+) -> None:
+    """Turns the tastes of the active interests a little, and moves a few to a neighbour."""
+    rows = np.arange(len(chosen))
+    noise = rng.standard_normal((len(chosen), _DIMENSION), np.float32)
+    tastes[rows, chosen] = _unit(tastes[rows, chosen] + _TURN * noise)
+    moving = rows[rng.random(len(chosen)) < config.drift]
+    steps = rng.choice([-2, -1, 1, 2], len(moving))
+    num_clusters = len(catalogue.cluster_shares)
+    moved = (clusters[moving, chosen[moving]] + steps) % num_clusters
+    clusters[moving, chosen[moving]] = moved
+
+
+def _choose_items(
+    config: SyntheticConfig,
+    catalogue: Catalogue,
+    clusters: np.ndarray,
+    tastes: np.ndarray,
+    recent: np.ndarray,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """One item per user: candidates by popularity, then the choice by taste.
+
+    Args:
+      config: Of the log.
+      catalogue: The items.
+      clusters: ``[num_users]`` active clusters.
+      tastes: ``[num_users, dimension]`` active tastes.
+      recent: ``[num_users, up to _RECENT]`` last items of each user, which are not chosen again.
+      rng: Source of randomness.
+    """
+    sizes = catalogue.starts[clusters + 1] - catalogue.starts[clusters]
+    ranks = _long_tail(sizes[:, None], config.popularity, rng.random((len(sizes), _CANDIDATES)))
+    candidates = catalogue.starts[clusters][:, None] + ranks
+    fit = np.einsum("ucd,ud->uc", catalogue.vectors[candidates], tastes)
+    # The largest of scores with Gumbel noise is a draw from their softmax.
+    noise = rng.gumbel(size=fit.shape).astype(np.float32)
+    scores = np.float32(config.sharpness) * fit + noise
+    for column in range(recent.shape[1]):
+        scores[candidates == recent[:, column, None]] -= 100.0
+    best = scores.argmax(axis=1)
+    return candidates[np.arange(len(best)), best]
+
+
+def _long_tail(sizes: np.ndarray, exponent: float, uniform: np.ndarray) -> np.ndarray:
+    """Ranks from 0 to ``sizes - 1`` with density ``(rank + 1) ** -exponent``, by inversion."""
+    power = 1.0 - exponent
+    if abs(power) < 1e-6:
+        places = (sizes + 1.0) ** uniform
+    else:
+        places = (((sizes + 1.0) ** power - 1.0) * uniform + 1.0) ** (1.0 / power)
+    return np.minimum(places.astype(np.int64), sizes) - 1
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    unit: np.ndarray = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return unit

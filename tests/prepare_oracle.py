@@ -1,0 +1,90 @@
+"""What ``prepare`` should write, in plain Python that imports nothing from the project."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+
+
+def shuffled(users, seed):
+    """Users in the order of a hash with the seed."""
+    def key(user):
+        return hashlib.md5(f"{seed}:{user}".encode()).hexdigest(), user
+
+    return sorted(users, key=key)
+
+
+def filter_log(log, min_item_count, min_user_count, core=False):
+    """Rare items out, then rare users; with ``core`` again and again."""
+    while True:
+        size = len(log)
+        counts = Counter(item for _, item, *_ in log)
+        log = [row for row in log if counts[row[1]] >= min_item_count]
+        counts = Counter(user for user, *_ in log)
+        log = [row for row in log if counts[row[0]] >= min_user_count]
+        if not core or len(log) == size:
+            return log
+
+
+def number_items(log):
+    """Item names by falling popularity, ties by name."""
+    counts = Counter(item for _, item, *_ in log)
+    return sorted(counts, key=lambda item: (-counts[item], item))
+
+
+def sequences(log):
+    """Each user's items by time, then by place in the log."""
+    order = sorted(range(len(log)), key=lambda row: (log[row][2], row))
+    found = {}
+    for row in order:
+        found.setdefault(log[row][0], []).append(log[row][1])
+    return found
+
+
+def first_only(log):
+    """Without later interactions of a user with the same item."""
+    kept, seen = [], set()
+    for row in sorted(range(len(log)), key=lambda row: (log[row][2], row)):
+        if log[row][:2] not in seen:
+            seen.add(log[row][:2])
+            kept.append(row)
+    return [log[row] for row in sorted(kept)]
+
+
+def prepare(log, seed=0, min_item_count=5, min_user_count=5, core=False, dedup=False,
+            shares=(8, 1, 1), history_share=0.8):
+    """The whole of it for rows (user, item, time).
+
+    Returns:
+      A dict: ``item_ids``, ``item_counts``, and for each split a list of
+      (user, item numbers, history length or None).
+    """
+    if dedup:
+        log = first_only(log)
+    log = filter_log(log, min_item_count, min_user_count, core)
+    names = number_items(log)
+    number = {name: index for index, name in enumerate(names)}
+    users = sequences(log)
+    order = shuffled(users, seed)
+    num_valid, num_test = (max(1, len(order) * share // sum(shares)) for share in shares[1:])
+    num_train = len(order) - num_valid - num_test
+    parts = {
+        "train": order[:num_train],
+        "valid": order[num_train:num_train + num_valid],
+        "test": order[num_train + num_valid:],
+    }
+    result = {"item_ids": names}
+    for split, members in parts.items():
+        result[split] = []
+        for user in members:
+            items = [number[item] for item in users[user]]
+            history = None
+            if split != "train":
+                if len(items) < 2:
+                    continue
+                history = min(max(1, math.floor(len(items) * history_share + 1e-9)), len(items) - 1)
+            result[split].append((user, items, history))
+    counts = Counter(item for _, items, _ in result["train"] for item in items)
+    result["item_counts"] = [counts[index] for index in range(len(names))]
+    return result
