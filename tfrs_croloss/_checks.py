@@ -59,6 +59,14 @@ def catalogue_size(name: str, value: Any) -> int | None:
     return int(number)
 
 
+def bytes_or_none(name: str, value: Any) -> int | None:
+    """Returns ``value`` as a number of bytes if it is ``None`` or above zero, else raises."""
+    if value is None:
+        return None
+    remedy = "Give the number of bytes, or None for the default."
+    return max(int(positive_number(name, value, remedy=remedy)), 1)
+
+
 def one_of(name: str, value: Any, choices: Sequence[str]) -> str:
     """Returns ``value`` if it is one of ``choices``, else raises."""
     if value not in choices:
@@ -92,6 +100,23 @@ def same_shape(name: str, value: tf.Tensor, other_name: str, other: tf.Tensor) -
     check = tf.debugging.Assert(
         tf.reduce_all(tf.equal(arrived, required)),
         [f"{message} Received: `{name}` of shape", arrived, f"and `{other_name}` of", required],
+    )
+    with tf.control_dependencies([check] if check is not None else []):
+        return tf.identity(value)
+
+
+def with_shape(
+    name: str, value: tf.Tensor, static: list[int | None], dynamic: list[tf.Tensor]
+) -> tf.Tensor:
+    """Returns ``value``, checked to have a shape (at run time where it is not known before)."""
+    required = ", ".join("num_queries num_candidates".split()[: len(static)])
+    message = f"`{name}` should have the shape [{required}]."
+    if not value.shape.is_compatible_with(static):
+        raise ValueError(f"{message} Received: {value.shape}, where {static} was required.")
+    if value.shape.is_fully_defined() and None not in static:
+        return value
+    check = tf.debugging.Assert(
+        tf.reduce_all(tf.equal(tf.shape(value), dynamic)), [message, "Received:", tf.shape(value)]
     )
     with tf.control_dependencies([check] if check is not None else []):
         return tf.identity(value)

@@ -24,23 +24,6 @@ class CandidateBatch:
     positive_columns: tf.Tensor
     mask: tf.Tensor | None
 
-    @classmethod
-    def of(cls, scores: tf.Tensor, mask: tf.Tensor | None) -> CandidateBatch:
-        """The batch in which candidate i is the positive of query i."""
-        num_queries, num_candidates = scores.shape
-        message = (
-            "`candidate_embeddings` should have a row for every query: row i is the positive of "
-            "query i."
-        )
-        if None not in (num_queries, num_candidates) and num_candidates < num_queries:
-            raise ValueError(
-                f"{message} Received: {num_queries} queries and {num_candidates} candidates."
-            )
-        shape = tf.shape(scores)
-        check = tf.debugging.assert_greater_equal(shape[1], shape[0], message=message)
-        with tf.control_dependencies([check] if check is not None else []):
-            return cls(scores, tf.range(shape[0]), mask)
-
     @property
     def labels(self) -> tf.Tensor:
         """1 at the positives, 0 elsewhere."""

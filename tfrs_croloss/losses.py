@@ -212,6 +212,16 @@ class RetrievalLoss(tf.keras.losses.Loss):
         """Losses per query, weighed and reduced as Keras does for this loss."""
         return _Reduction(reduction=self.reduction)(losses, losses, sample_weight=sample_weight)
 
+    def reduction_weights(
+        self, num_queries: tf.Tensor, dtype: tf.DType, sample_weight: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        """``[num_queries]``: by how much each query's loss counts in what ``reduce`` gives."""
+        losses = tf.ones([num_queries], dtype)
+        with tf.GradientTape() as tape:
+            tape.watch(losses)
+            reduced = self.reduce(losses, sample_weight)
+        return tape.gradient(reduced, losses)
+
     def get_config(self) -> dict[str, Any]:
         config = dict(super().get_config())
         config.update(

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tfrs_croloss import _checks, _numeric, comparison
 from tfrs_croloss import weighting as weightings
-from tfrs_croloss.rank import RankEstimator, candidates, probabilities, rank_estimator
+from tfrs_croloss.rank import RankEstimator, candidates, count_true, probabilities, rank_estimator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,8 +192,7 @@ def per_query_losses(
         scores = check_finite(scores, tf.logical_or(positives, negatives))
     dtype = _numeric.compute_dtype(scores.dtype)
     estimator = rank_estimator(
-        negatives,
-        dtype,
+        count_true(negatives, dtype),
         num_items=num_items,
         rank_estimate=rank_estimate,
         sampling_probability=probabilities(sampling_probability, dtype),

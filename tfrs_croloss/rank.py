@@ -35,12 +35,23 @@ class RankEstimator:
     Attributes:
       num_items: ``[num_queries]`` size of the catalogue.
       log_scale: ``[num_queries]`` logarithm of s.
-      weights: broadcastable to ``[num_queries, num_candidates]``.
+      row_weights: ``[num_queries]`` the part of the weights that a row's candidates share.
+      candidate_weights: ``[1 or num_queries, num_candidates]`` the part that they do not share;
+        None where there is none.
     """
 
     num_items: tf.Tensor
     log_scale: tf.Tensor
-    weights: tf.Tensor
+    row_weights: tf.Tensor
+    candidate_weights: tf.Tensor | None = None
+
+    @property
+    def weights(self) -> tf.Tensor:
+        """The weights, broadcastable to ``[num_queries, num_candidates]``."""
+        row_weights = self.row_weights[:, tf.newaxis]
+        if self.candidate_weights is None:
+            return row_weights
+        return row_weights * self.candidate_weights
 
     def log_rank(
         self, gaps: tf.Tensor, negatives: tf.Tensor, kernel: comparison.ComparisonKernel
@@ -50,41 +61,45 @@ class RankEstimator:
 
 
 def rank_estimator(
-    negatives: tf.Tensor,
-    dtype: tf.DType,
+    count: tf.Tensor,
     *,
     num_items: int | None = None,
     rank_estimate: str = "paper",
     sampling_probability: tf.Tensor | None = None,
 ) -> RankEstimator:
-    """The estimator for rows with these negatives.
+    """The estimator for rows with so many negatives.
 
     Args:
-      negatives: ``[num_queries, num_candidates]`` booleans: which candidates compete.
-      dtype: of the computation.
+      count: ``[num_queries]`` how many candidates compete in each row, in the computing type.
       num_items: size of the catalogue; without it the candidates at hand are the catalogue.
       rank_estimate: ``"paper"`` or ``"unbiased"``; not used with probabilities.
-      sampling_probability: broadcastable to ``negatives``; the probability with which each
-        candidate is drawn.
+      sampling_probability: ``[num_candidates]`` or ``[num_queries, num_candidates]``; the
+        probability with which each candidate is drawn.
     """
-    count = tf.reduce_sum(tf.cast(negatives, dtype), axis=-1)
+    dtype = count.dtype
     if num_items is None:
         catalogue = count + 1.0
     else:
         catalogue = tf.fill(tf.shape(count), _constant(num_items, dtype))
     no_scale = tf.zeros_like(count)
     # A row without negatives has nothing to weigh; 1 keeps its arithmetic finite.
-    draws = tf.maximum(count, 1.0)[:, tf.newaxis]
+    draws = tf.maximum(count, 1.0)
     if sampling_probability is not None:
-        weights = 1.0 / (draws * tf.cast(sampling_probability, dtype))
-        return RankEstimator(catalogue, no_scale, weights)
+        weights = 1.0 / tf.cast(sampling_probability, dtype)
+        weights = weights[tf.newaxis, :] if weights.shape.rank == 1 else weights
+        return RankEstimator(catalogue, no_scale, 1.0 / draws, weights)
     if num_items is None:
-        return RankEstimator(catalogue, no_scale, tf.ones([1, 1], dtype))
+        return RankEstimator(catalogue, no_scale, tf.ones_like(count))
     if rank_estimate == "unbiased":
         others = max(num_items - 1, 1)
         return RankEstimator(catalogue, no_scale, _constant(others, dtype) / draws)
     scale = tf.math.log(catalogue) - tf.math.log1p(count)
-    return RankEstimator(catalogue, scale, tf.ones([1, 1], dtype))
+    return RankEstimator(catalogue, scale, tf.ones_like(count))
+
+
+def count_true(negatives: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """How many candidates compete in each row."""
+    return tf.reduce_sum(tf.cast(negatives, dtype), axis=-1)
 
 
 def soft_rank(
@@ -129,8 +144,7 @@ def soft_rank(
     )
     scores = tf.cast(scores, _numeric.compute_dtype(scores.dtype))
     estimator = rank_estimator(
-        negatives,
-        scores.dtype,
+        count_true(negatives, scores.dtype),
         num_items=_checks.catalogue_size("num_items", num_items),
         rank_estimate=_checks.one_of("rank_estimate", rank_estimate, RANK_ESTIMATES),
         sampling_probability=probabilities(sampling_probability, scores.dtype),
@@ -182,6 +196,12 @@ def floating(name: str, values: tf.Tensor, dtype: tf.DType | None = None) -> tf.
             "tf.float32."
         )
     return values
+
+
+def same_type(one: tf.Tensor, other: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Both tensors in the wider of their types."""
+    dtype = one.dtype if one.dtype.size >= other.dtype.size else other.dtype
+    return tf.cast(one, dtype), tf.cast(other, dtype)
 
 
 def probabilities(

@@ -11,14 +11,26 @@ import tensorflow as tf
 from tfrs_croloss import _checks, _numeric
 from tfrs_croloss._keras import require_keras_2
 from tfrs_croloss.batch import CandidateBatch
+from tfrs_croloss.blocks import has_fast_form
+from tfrs_croloss.catalogue import CatalogueRetrieval
+from tfrs_croloss.fused import Competition, weighted_loss
 from tfrs_croloss.losses import RetrievalLoss
-from tfrs_croloss.negatives import accidental_hits, members
+from tfrs_croloss.negatives import CandidateFilter
 from tfrs_croloss.objective import check_finite, pair_losses
-from tfrs_croloss.rank import floating, probabilities, rank_estimator
+from tfrs_croloss.rank import (
+    RankEstimator,
+    count_true,
+    floating,
+    probabilities,
+    rank_estimator,
+    same_type,
+)
 
 require_keras_2("tfrs_croloss.tasks")
 
 import tensorflow_recommenders as tfrs  # noqa: E402
+
+__all__ = ["CatalogueRetrieval", "Retrieval"]
 
 
 class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
@@ -42,6 +54,9 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         ``candidate_ids``.
       name: of the task.
       num_items: size of the catalogue, for losses of this package that were not given it.
+      memory_budget: in bytes, for the scores of one block of queries, where nothing that is asked
+        for needs all scores at once (batch metrics, hard negatives, several heads, kernels of your
+        own, the reduction ``"none"`` and ``check_scores`` do).
     """
 
     def __init__(
@@ -56,8 +71,11 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         name: str | None = None,
         *,
         num_items: int | None = None,
+        memory_budget: int | None = None,
     ) -> None:
-        super().__init__(name=name)
+        # Keras would cast the queries, and the queries alone, to the layer's own type.
+        super().__init__(name=name, autocast=False)
+        self._memory_budget = _checks.bytes_or_none("memory_budget", memory_budget)
         self._loss = loss if loss is not None else tf.keras.losses.CategoricalCrossentropy(
             from_logits=True, reduction=tf.keras.losses.Reduction.SUM
         )
@@ -120,22 +138,25 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         Returns:
           The loss, reduced as the loss says.
         """
-        query_embeddings = floating("query_embeddings", query_embeddings)
-        candidate_embeddings = floating("candidate_embeddings", candidate_embeddings)
-        scores = _scores(query_embeddings, candidate_embeddings)
-        if self._temperature is not None:
-            scores = scores / self._temperature
-        batch = CandidateBatch.of(
-            scores, self._considered(scores, candidate_ids, score_mask, known_positive_ids)
+        query_embeddings, candidate_embeddings = same_type(
+            floating("query_embeddings", query_embeddings),
+            floating("candidate_embeddings", candidate_embeddings),
         )
-        if isinstance(self._loss, RetrievalLoss):
-            losses, batch = self._rank_losses(batch, self._loss, candidate_sampling_probability)
-            loss = self._loss.reduce(losses, sample_weight)
+        _check_embeddings(query_embeddings, candidate_embeddings)
+        allowed = self._filter(
+            query_embeddings, candidate_embeddings, candidate_ids, score_mask, known_positive_ids
+        )
+        batch = None
+        needs_scores = compute_batch_metrics and bool(self._batch_metrics)
+        if not needs_scores and self._can_be_fused(query_embeddings):
+            loss = self._fused_loss(
+                query_embeddings, candidate_embeddings, allowed, candidate_sampling_probability,
+                sample_weight,
+            )
         else:
-            batch = batch.shifted(candidate_sampling_probability)
-            batch, _ = batch.hardest(self._num_hard_negatives)
-            loss = self._loss(
-                y_true=batch.labels, y_pred=batch.masked_scores, sample_weight=sample_weight
+            batch = self._batch(query_embeddings, candidate_embeddings, allowed)
+            loss, batch = self._loss_of_scores(
+                batch, candidate_sampling_probability, sample_weight
             )
         updates = [metric.update_state(loss) for metric in self._loss_metrics]
         if compute_metrics and query_embeddings.shape.rank == 2:
@@ -150,7 +171,7 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
                 )
                 for metric in self._factorized_metrics
             ]
-        if compute_batch_metrics and self._batch_metrics:
+        if needs_scores and batch is not None:
             labels, masked_scores = batch.labels, batch.masked_scores
             updates += [
                 metric.update_state(labels, masked_scores, sample_weight=sample_weight)
@@ -159,37 +180,65 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         with tf.control_dependencies([update for update in updates if update is not None]):
             return tf.identity(loss)
 
-    def _considered(
+    def _filter(
         self,
-        scores: tf.Tensor,
+        query_embeddings: tf.Tensor,
+        candidate_embeddings: tf.Tensor,
         candidate_ids: tf.Tensor | None,
         score_mask: tf.Tensor | None,
         known_positive_ids: tf.RaggedTensor | tf.Tensor | None,
-    ) -> tf.Tensor | None:
-        """Which candidates count for which query, or None where all do."""
-        considered = None
+    ) -> CandidateFilter:
+        num_queries = tf.shape(query_embeddings)[0]
+        num_candidates = tf.shape(candidate_embeddings)[0]
         if score_mask is not None:
-            considered = tf.cast(score_mask, tf.bool)
-            _checks.matrix("score_mask", considered, "[num_queries, num_candidates]")
-            considered = _checks.same_shape("score_mask", considered, "scores", scores)
-        if not self._remove_accidental_hits and known_positive_ids is None:
-            return considered
-        if candidate_ids is None:
-            raise ValueError(
-                "`candidate_ids` should be given where `remove_accidental_hits` is set or "
-                "`known_positive_ids` is given. Received: None. Pass the id of every candidate."
+            score_mask = _checks.with_shape(
+                "score_mask",
+                tf.cast(score_mask, tf.bool),
+                [query_embeddings.shape[0], candidate_embeddings.shape[0]],
+                [num_queries, num_candidates],
             )
-        candidate_ids = tf.reshape(tf.convert_to_tensor(candidate_ids), [-1])
-        num_queries = tf.shape(scores)[0]
-        dropped = tf.zeros_like(scores, tf.bool)
-        if self._remove_accidental_hits:
-            dropped = accidental_hits(candidate_ids[:num_queries], candidate_ids)
+        if self._remove_accidental_hits or known_positive_ids is not None:
+            if candidate_ids is None:
+                raise ValueError(
+                    "`candidate_ids` should be given where `remove_accidental_hits` is set or "
+                    "`known_positive_ids` is given. Received: None. Pass the id of every candidate."
+                )
+            candidate_ids = tf.reshape(tf.convert_to_tensor(candidate_ids), [-1])
         if known_positive_ids is not None:
-            known = _ragged(known_positive_ids, candidate_ids.dtype)
-            dropped = tf.logical_or(dropped, members(known, candidate_ids))
-        is_positive = tf.eye(num_queries, tf.shape(scores)[1], dtype=tf.bool)
-        kept = tf.logical_or(is_positive, tf.logical_not(dropped))
-        return kept if considered is None else tf.logical_and(considered, kept)
+            known_positive_ids = _ragged(known_positive_ids, candidate_ids.dtype)
+        return CandidateFilter(
+            num_queries,
+            num_candidates,
+            score_mask,
+            candidate_ids,
+            self._remove_accidental_hits,
+            known_positive_ids,
+        )
+
+    def _batch(
+        self, query_embeddings: tf.Tensor, candidate_embeddings: tf.Tensor, allowed: CandidateFilter
+    ) -> CandidateBatch:
+        scores = _scores(query_embeddings, candidate_embeddings)
+        if self._temperature is not None:
+            scores = scores / self._temperature
+        mask = None if allowed.lets_all_pass else allowed.considered(0, allowed.num_queries)
+        return CandidateBatch(scores, tf.range(allowed.num_queries), mask)
+
+    def _loss_of_scores(
+        self,
+        batch: CandidateBatch,
+        candidate_sampling_probability: tf.Tensor | None,
+        sample_weight: tf.Tensor | None,
+    ) -> tuple[tf.Tensor, CandidateBatch]:
+        """The loss, and the batch that is left after mining hard negatives."""
+        if isinstance(self._loss, RetrievalLoss):
+            losses, batch = self._rank_losses(batch, self._loss, candidate_sampling_probability)
+            return self._loss.reduce(losses, sample_weight), batch
+        batch, _ = batch.shifted(candidate_sampling_probability).hardest(self._num_hard_negatives)
+        loss = self._loss(
+            y_true=batch.labels, y_pred=batch.masked_scores, sample_weight=sample_weight
+        )
+        return loss, batch
 
     def _rank_losses(
         self,
@@ -199,35 +248,23 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
     ) -> tuple[tf.Tensor, CandidateBatch]:
         """The loss of each query, and the batch that is left after mining hard negatives."""
         present = batch.positive_considered
-        if present is not None and not loss.mask_rows_without_positive:
-            batch = dataclasses.replace(
-                batch,
-                scores=_checks.rows(
-                    batch.scores,
-                    tf.logical_not(present),
-                    "`score_mask` should not hide a query's own candidate. Give such a query a "
-                    "sample_weight of 0, or build the loss with mask_rows_without_positive=True.",
-                ),
-            )
+        if present is not None:
+            batch = dataclasses.replace(batch, scores=_checked(batch.scores, present, loss))
         if loss.check_scores:
             batch = dataclasses.replace(batch, scores=check_finite(batch.scores, batch.considered))
         dtype = _numeric.compute_dtype(batch.scores.dtype)
-        estimator = rank_estimator(
-            batch.negatives,
-            dtype,
-            num_items=self._num_items,
-            rank_estimate=loss.rank_estimate,
-            sampling_probability=probabilities(
-                candidate_sampling_probability, dtype, "candidate_sampling_probability"
-            ),
+        estimator = self._estimator(
+            loss, count_true(batch.negatives, dtype), candidate_sampling_probability
         )
         shape = tf.shape(batch.scores)
         batch, kept = batch.hardest(self._num_hard_negatives)
-        if kept is not None:
-            # The ones that are left out still count in the estimate: their share of the rank is
-            # what mining neglects.
-            weights = tf.gather(tf.broadcast_to(estimator.weights, shape), kept, batch_dims=1)
-            estimator = dataclasses.replace(estimator, weights=weights)
+        if kept is not None and estimator.candidate_weights is not None:
+            # The negatives that are left out still count in the estimate's n: their share of the
+            # rank is what mining neglects.
+            weights = tf.broadcast_to(estimator.candidate_weights, shape)
+            estimator = dataclasses.replace(
+                estimator, candidate_weights=tf.gather(weights, kept, batch_dims=1)
+            )
         losses = pair_losses(
             batch.scores, batch.positive_columns, batch.negatives, estimator, loss.objective
         )
@@ -235,22 +272,108 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
             losses = tf.where(present, losses, tf.zeros_like(losses))
         return losses, batch
 
+    def _can_be_fused(self, query_embeddings: tf.Tensor) -> bool:
+        """Whether nothing that was asked for needs the scores themselves."""
+        return (
+            isinstance(self._loss, RetrievalLoss)
+            and has_fast_form(self._loss.objective)
+            and self._loss.reduction != "none"
+            and not self._loss.check_scores
+            and query_embeddings.shape.rank == 2
+            and (self._num_hard_negatives is None or self._num_hard_negatives <= 0)
+        )
 
-def _scores(query_embeddings: tf.Tensor, candidate_embeddings: tf.Tensor) -> tf.Tensor:
-    """``[num_queries, num_candidates]`` inner products, of the best head where there are many."""
+    def _fused_loss(
+        self,
+        query_embeddings: tf.Tensor,
+        candidate_embeddings: tf.Tensor,
+        allowed: CandidateFilter,
+        candidate_sampling_probability: tf.Tensor | None,
+        sample_weight: tf.Tensor | None,
+    ) -> tf.Tensor:
+        """The reduced loss, without the score matrix."""
+        loss = self._loss
+        dtype = _numeric.compute_dtype(query_embeddings.dtype)
+        row_weights = loss.reduction_weights(allowed.num_queries, dtype, sample_weight)
+        if allowed.score_mask is not None:
+            present = tf.linalg.diag_part(allowed.score_mask)
+            row_weights = tf.where(
+                present, _checked(row_weights, present, loss), tf.zeros_like(row_weights)
+            )
+        if self._temperature is not None:
+            query_embeddings = query_embeddings / self._temperature
+
+        def estimator(count: tf.Tensor, start: tf.Tensor, size: tf.Tensor) -> RankEstimator:
+            probability = candidate_sampling_probability
+            if probability is not None and tf.convert_to_tensor(probability).shape.rank == 2:
+                rows = tf.minimum(start + tf.range(size), allowed.num_queries - 1)
+                probability = tf.gather(probability, rows)
+            return self._estimator(loss, count, probability)
+
+        return weighted_loss(
+            query_embeddings,
+            candidate_embeddings,
+            tf.range(allowed.num_queries),
+            row_weights,
+            loss.objective,
+            Competition(estimator, None if allowed.lets_all_pass else allowed.considered),
+            self._memory_budget,
+        )
+
+    def _estimator(
+        self, loss: RetrievalLoss, count: tf.Tensor, probability: tf.Tensor | None
+    ) -> RankEstimator:
+        return rank_estimator(
+            count,
+            num_items=self._num_items,
+            rank_estimate=loss.rank_estimate,
+            sampling_probability=probabilities(
+                probability, count.dtype, "candidate_sampling_probability"
+            ),
+        )
+
+
+def _checked(values: tf.Tensor, present: tf.Tensor, loss: RetrievalLoss) -> tf.Tensor:
+    """``values``, after an error where a mask hides a query's own candidate."""
+    if loss.mask_rows_without_positive:
+        return values
+    return _checks.rows(
+        values,
+        tf.logical_not(present),
+        "`score_mask` should not hide a query's own candidate. Give such a query a sample_weight "
+        "of 0, or build the loss with mask_rows_without_positive=True.",
+    )
+
+
+def _check_embeddings(query_embeddings: tf.Tensor, candidate_embeddings: tf.Tensor) -> None:
+    if query_embeddings.shape.rank not in (None, 2, 3):
+        raise ValueError(
+            "`query_embeddings` should have shape [num_queries, embedding_dim] or [num_queries, "
+            f"num_heads, embedding_dim]. Received shape: {query_embeddings.shape}."
+        )
     if candidate_embeddings.shape.rank not in (None, 2):
         raise ValueError(
             "`candidate_embeddings` should have shape [num_candidates, embedding_dim]. Received "
             f"shape: {candidate_embeddings.shape}."
         )
+    num_queries, num_candidates = query_embeddings.shape[0], candidate_embeddings.shape[0]
+    if None not in (num_queries, num_candidates) and num_candidates < num_queries:
+        raise ValueError(
+            "`candidate_embeddings` should have a row for every query: row i is the positive of "
+            f"query i. Received: {num_queries} queries and {num_candidates} candidates."
+        )
+    if not query_embeddings.shape[-1:].is_compatible_with(candidate_embeddings.shape[-1:]):
+        raise ValueError(
+            "`candidate_embeddings` should have the embedding_dim of `query_embeddings`. Received "
+            f"shapes: {query_embeddings.shape} and {candidate_embeddings.shape}."
+        )
+
+
+def _scores(query_embeddings: tf.Tensor, candidate_embeddings: tf.Tensor) -> tf.Tensor:
+    """``[num_queries, num_candidates]`` inner products, of the best head where there are many."""
     if query_embeddings.shape.rank == 3:
         heads = tf.einsum("qhd,cd->qhc", query_embeddings, candidate_embeddings)
         return tf.reduce_max(heads, axis=1)
-    if query_embeddings.shape.rank not in (None, 2):
-        raise ValueError(
-            "`query_embeddings` should have shape [num_queries, embedding_dim] or [num_queries, "
-            f"num_heads, embedding_dim]. Received shape: {query_embeddings.shape}."
-        )
     return tf.matmul(query_embeddings, candidate_embeddings, transpose_b=True)
 
 

@@ -1,0 +1,223 @@
+"""The fast paths give the numbers of the readable ones."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfrs_croloss
+from tests import oracle
+from tfrs_croloss import CROLoss, LambdaCROLoss
+from tfrs_croloss.fused import rows_per_block
+from tfrs_croloss.tasks import CatalogueRetrieval, Retrieval
+
+LOSSES = [
+    make(alpha, kernel)
+    for alpha, kernel in itertools.product((0.0, 1.0, 1.4), oracle.DIFFERENTIABLE)
+    for make in (
+        lambda alpha, kernel: CROLoss(alpha, kernel, 5000),
+        lambda alpha, kernel: LambdaCROLoss(alpha, "sigmoid", kernel, 5000),
+        lambda alpha, kernel: LambdaCROLoss(alpha, "unit_step", kernel, reduction="sum"),
+        lambda alpha, kernel: LambdaCROLoss(alpha, "exponential", kernel),
+    )
+]
+
+
+def value_and_gradients(function, *arguments):
+    arguments = [tf.constant(argument) for argument in arguments]
+    with tf.GradientTape() as tape:
+        for argument in arguments:
+            tape.watch(argument)
+        value = function(*arguments)
+    return value, tape.gradient(value, arguments)
+
+
+def assert_same(fast, slow, tolerance):
+    np.testing.assert_allclose(fast[0], slow[0], rtol=tolerance)
+    for one, other in zip(fast[1], slow[1]):
+        largest = np.abs(other).max()
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance * largest)
+
+
+def batch(num_queries, num_candidates, dtype="float64", scale=1.0, seed=0):
+    generator = np.random.default_rng(seed)
+    return (
+        scale * generator.normal(size=[num_queries, 6]).astype(dtype),
+        generator.normal(size=[num_candidates, 6]).astype(dtype),
+    )
+
+
+def options_of(num_queries, num_candidates):
+    generator = np.random.default_rng(1)
+    mask = generator.random([num_queries, num_candidates]) < 0.7
+    np.fill_diagonal(mask, True)
+    ids = generator.integers(0, num_candidates // 2 + 1, size=num_candidates)
+    return {
+        "plain": ({}, {}),
+        "masked": ({}, {"score_mask": mask}),
+        "hits": ({"remove_accidental_hits": True}, {"candidate_ids": ids}),
+        "known": ({}, {
+            "candidate_ids": ids,
+            "known_positive_ids": tf.RaggedTensor.from_row_lengths(
+                ids[generator.integers(0, num_candidates, size=3 * num_queries)],
+                [3] * num_queries,
+            ),
+        }),
+        "probability": ({}, {
+            "candidate_sampling_probability": generator.uniform(1e-4, 0.1, num_candidates)
+        }),
+        "probability of each": ({}, {
+            "candidate_sampling_probability":
+                generator.uniform(1e-4, 0.1, [num_queries, num_candidates])
+        }),
+        "weighted": ({"temperature": 0.3}, {"sample_weight": generator.random(num_queries)}),
+    }
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+def test_the_fused_task_equals_the_one_with_scores(loss):
+    """Blocks of odd size, one row, more candidates than queries, every option."""
+    class Unfused(Retrieval):
+        def _can_be_fused(self, query_embeddings):
+            return False
+
+    for num_queries, num_candidates in ((7, 11), (1, 1), (5, 5)):
+        queries, candidates = batch(num_queries, num_candidates)
+        for name, (task, call) in options_of(num_queries, num_candidates).items():
+            budget = 3 * 4 * 8 * num_candidates  # three rows
+            fast = value_and_gradients(
+                lambda q, c: Retrieval(loss, memory_budget=budget, **task)(q, c, **call),
+                queries, candidates,
+            )
+            slow = value_and_gradients(
+                lambda q, c: Unfused(loss, **task)(q, c, **call), queries, candidates
+            )
+            assert_same(fast, slow, 1e-9)
+        if loss.alpha != 1.0:
+            break
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+def test_extreme_gaps_stay_finite(loss):
+    queries, candidates = batch(4, 9, "float32", scale=2000.0)
+    value, gradients = value_and_gradients(Retrieval(loss), queries, candidates)
+    assert np.isfinite(value)
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+def test_nan_embeddings_give_a_nan_loss():
+    queries, candidates = batch(4, 9, "float32")
+    queries[2] = np.nan
+    for loss in LOSSES[:8]:
+        assert np.isnan(Retrieval(loss)(queries, candidates))
+
+
+def test_second_use_of_the_embeddings_adds_up():
+    queries, candidates = batch(4, 9)
+    task = Retrieval(CROLoss())
+    _, once = value_and_gradients(task, queries, candidates)
+    _, twice = value_and_gradients(
+        lambda q, c: 3.0 * task(q, c) + tf.reduce_sum(q), queries, candidates
+    )
+    np.testing.assert_allclose(twice[0], 3.0 * once[0] + 1.0, rtol=1e-12)
+    np.testing.assert_allclose(twice[1], 3.0 * once[1], rtol=1e-12)
+
+
+def test_block_sizes():
+    table = tf.zeros([1000, 8])
+    row = 4 * 4 * 1000
+    assert int(rows_per_block(tf.constant(100), table, 10 * row)) == 10
+    assert int(rows_per_block(tf.constant(100), table, 1)) == 1
+    assert int(rows_per_block(tf.constant(100), table, 10**12)) == 100
+    assert int(rows_per_block(tf.constant(100), table, 99 * row)) == 50  # even blocks
+    assert int(rows_per_block(tf.constant(0), table, None)) == 1
+
+
+def exact_loss(loss, queries, catalogue, positives, known, weights, temperature, cosine):
+    """The readable form over the whole catalogue, by the functions of scores."""
+    if cosine:
+        queries = tf.math.l2_normalize(queries, axis=1)
+        catalogue = tf.math.l2_normalize(catalogue, axis=1)
+    scores = queries @ tf.transpose(catalogue) / temperature
+    num_items = catalogue.shape[0]
+    labels = np.eye(num_items)[positives]
+    mask = np.ones([len(positives), num_items], bool)
+    for row, items in enumerate(known):
+        mask[row, items] = False
+    mask |= labels > 0
+    slow = type(loss).from_config({**loss.get_config(), "num_items": None})
+    losses = [
+        # One row at a time with |I| as the whole catalogue, of which masked items are a part.
+        slow.weighting.integral_at_log(
+            tf.math.log(tfrs_croloss.soft_rank(
+                scores[i:i + 1], labels[i:i + 1], kernel=loss.kernel, mask=mask[i:i + 1]
+            )), tf.constant([float(num_items)], scores.dtype),
+        )[0]
+        for i in range(len(positives))
+    ]
+    return tf.reduce_mean(tf.stack(losses) * weights)
+
+
+@pytest.mark.parametrize("kernel", oracle.DIFFERENTIABLE)
+@pytest.mark.parametrize("cosine", [False, True])
+def test_the_whole_catalogue(kernel, cosine):
+    queries, catalogue = batch(5, 23)
+    positives = np.array([3, 22, 0, 3, 7])
+    known = tf.ragged.constant([[1, 2, 1], [], [0, 4], [3], [5, 6, 7, 8]], dtype=tf.int64)
+    weights = np.array([1.0, 0.5, 0.0, 2.0, 1.0])
+    loss = CROLoss(1.4, kernel)
+    task = CatalogueRetrieval(
+        loss, temperature=0.5, normalize=cosine, memory_budget=2 * 4 * 8 * 23
+    )
+    fast = value_and_gradients(
+        lambda q, c: task(q, c, positives, weights, known_positive_items=known), queries, catalogue
+    )
+    slow = value_and_gradients(
+        lambda q, c: exact_loss(
+            loss, q, c, positives, known.to_list(), weights, 0.5, cosine
+        ), queries, catalogue,
+    )
+    assert_same(fast, slow, 1e-9)
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda: CatalogueRetrieval(tf.keras.losses.MeanSquaredError()), "`loss` should be a CROLoss"),
+    (lambda: CatalogueRetrieval(CROLoss(kernel=tf.exp)), "`loss` should be a CROLoss"),
+    (lambda: CatalogueRetrieval(CROLoss(reduction="none")), "`loss` should be reduced"),
+    (lambda: CatalogueRetrieval(CROLoss(), memory_budget=0), "`memory_budget`"),
+    (lambda: CatalogueRetrieval(CROLoss())(*batch(2, 5), [0, 5]), "`positive_items` should be"),
+    (lambda: CatalogueRetrieval(CROLoss())(*batch(2, 5), ["a", "b"]), "as integers"),
+    (lambda: CatalogueRetrieval(CROLoss())(batch(2, 5)[0][:, :3], batch(2, 5)[1], [0, 1]), "embed"),
+])
+def test_errors_name_the_argument(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_trains_with_fit_against_the_whole_catalogue():
+    import tensorflow_recommenders as tfrs
+
+    class Model(tfrs.Model):
+        def __init__(self):
+            super().__init__()
+            self.users = tf.keras.layers.Embedding(50, 8)
+            self.items = tf.keras.layers.Embedding(40, 8)
+            self.task = CatalogueRetrieval(LambdaCROLoss(), temperature=0.1, normalize=True)
+
+        def compute_loss(self, inputs, training=False):
+            users, item = inputs
+            self.items(item)  # builds the table
+            return self.task(self.users(users), self.items.embeddings, item)
+
+    tf.keras.utils.set_random_seed(0)
+    users = np.arange(50)
+    data = tf.data.Dataset.from_tensor_slices((users, users % 40)).batch(16)
+    model = Model()
+    model.compile(optimizer=tf.keras.optimizers.Adam(0.05))
+    model.fit(data, epochs=40, verbose=0)
+    vectors = [tf.math.l2_normalize(layer.embeddings, axis=1) for layer in (model.users, model.items)]
+    best = np.argmax(vectors[0] @ tf.transpose(vectors[1]), axis=1)
+    assert np.mean(best == users % 40) > 0.9
