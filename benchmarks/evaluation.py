@@ -1,0 +1,95 @@
+"""Exact evaluation against TFRS' ways to do it: ``python -m benchmarks.evaluation``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from benchmarks import harness
+
+import numpy as np  # isort: skip
+import tensorflow as tf  # isort: skip
+import tensorflow_recommenders as tfrs  # isort: skip
+
+from tfrs_croloss import metrics  # isort: skip
+
+CUTOFFS = (50, 100, 200, 500)
+
+
+def contenders(
+    num_queries: int, num_items: int, dim: int, seed: int = 0
+) -> dict[str, Callable[[], object]]:
+    """What is timed, on one random problem in which the positives score above average."""
+    random = np.random.default_rng(seed)
+    table = random.normal(size=(num_items, dim)).astype(np.float32)
+    positives = random.integers(0, num_items, num_queries)
+    queries = table[positives] + 2 * random.normal(size=(num_queries, dim)).astype(np.float32)
+    candidates, query_tensor = tf.constant(table), tf.constant(queries)
+    true_candidates = tf.gather(candidates, positives)
+
+    index = tfrs.layers.factorized_top_k.BruteForce(k=max(CUTOFFS)).index(candidates)
+    dataset = tf.data.Dataset.from_tensor_slices(candidates).batch(128)
+    rivals = {
+        "FactorizedTopK, dataset": tfrs.metrics.FactorizedTopK(dataset, ks=CUTOFFS),
+        "FactorizedTopK, BruteForce": tfrs.metrics.FactorizedTopK(index, ks=CUTOFFS),
+        "FactorizedRecall": metrics.FactorizedRecall(candidates, ks=CUTOFFS),
+    }
+
+    def in_graph(metric: tfrs.metrics.Factorized) -> Callable[[], object]:
+        @tf.function
+        def update() -> None:
+            metric.update_state(query_tensor, true_candidates)
+
+        def call() -> object:
+            update()
+            return [float(value) for value in metric.result()]
+
+        return call
+
+    ours = metrics.evaluate(query_tensor, candidates, positives, cutoffs=CUTOFFS)
+    calls = {name: in_graph(metric) for name, metric in rivals.items()}
+    for name, call in calls.items():
+        call()
+        first = float(rivals[name].result()[0])
+        if abs(first - ours.recall[50]) > 2.0 / num_queries:
+            raise AssertionError(f"{name} found Recall@50 {first}, we {ours.recall[50]}")
+    return {
+        "bare matrix product": lambda: tf.matmul(query_tensor, candidates, transpose_b=True)[
+            0, 0
+        ].numpy(),
+        "evaluate": lambda: metrics.evaluate(
+            query_tensor, candidates, positives, cutoffs=CUTOFFS
+        ),
+        **calls,
+    }
+
+
+def main() -> int:
+    """Prints a table for each dimension; fails if a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--queries", type=int, default=2048)
+    parser.add_argument("--items", type=int, default=100_000)
+    parser.add_argument("--dims", type=int, nargs="+", default=[32, 64])
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    met = True
+    for dim in arguments.dims:
+        seconds = harness.time_in_turns(
+            contenders(arguments.queries, arguments.items, dim), arguments.repeats, warm_up=0
+        )
+        met &= harness.report(
+            f"Exact evaluation: {arguments.queries:,} queries, {arguments.items:,} items, D={dim}, "
+            f"N up to {max(CUTOFFS)}",
+            seconds,
+            [
+                harness.Target("FactorizedTopK, dataset", "evaluate", 40.0),
+                harness.Target("FactorizedTopK, BruteForce", "evaluate", 6.0),
+                harness.Target("evaluate", "bare matrix product", 2.5, at_most=True),
+            ],
+        )
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""Timing of named contenders in one process, in turns, so that ratios survive a noisy machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib.metadata
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+PACKAGES = ("tensorflow", "tf-keras", "tensorflow-recommenders", "numpy")
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A claim: ``slower`` takes at least (or at most) ``ratio`` times as long as ``faster``.
+
+    Attributes:
+      slower, faster: names of contenders.
+      ratio: the bound.
+      at_most: whether the bound is an upper one.
+    """
+
+    slower: str
+    faster: str
+    ratio: float
+    at_most: bool = False
+
+
+def time_in_turns(
+    contenders: Mapping[str, Callable[[], object]], repeats: int = 5, warm_up: int = 1
+) -> dict[str, list[float]]:
+    """Seconds of each call: all contenders once, then all again, and so on.
+
+    Args:
+      contenders: functions without arguments, by name. They should return only when done.
+      repeats: timed calls of each.
+      warm_up: calls of each that are not timed.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for turn in range(warm_up + repeats):
+        for name, call in contenders.items():
+            start = time.perf_counter()
+            call()
+            elapsed = time.perf_counter() - start
+            if turn >= warm_up:
+                seconds[name].append(elapsed)
+    return seconds
+
+
+def median_ratio(slower: Sequence[float], faster: Sequence[float]) -> float:
+    """Median over turns of the ratio within a turn.
+
+    >>> median_ratio([2.0, 9.0, 4.0], [1.0, 3.0, 1.0])
+    3.0
+    """
+    return statistics.median(one / other for one, other in zip(slower, faster))
+
+
+def environment() -> str:
+    """Machine, versions, device and date, in two lines."""
+    import tensorflow as tf
+
+    gpus = [device.name for device in tf.config.list_physical_devices("GPU")]
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+    return (
+        f"{_processor()}, {os.cpu_count()} cores, {', '.join(gpus) or 'no GPU'}; "
+        f"{platform.system()}, Python {platform.python_version()}\n"
+        f"{versions}; {datetime.date.today().isoformat()}"
+    )
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def report(
+    title: str,
+    seconds: Mapping[str, Sequence[float]],
+    targets: Sequence[Target] = (),
+    baseline: str | None = None,
+) -> bool:
+    """Prints a table and whether each target was met.
+
+    Args:
+      title: what was measured.
+      seconds: from `time_in_turns`.
+      targets: claims to check.
+      baseline: the contender that the ratios in the table are to; the first by default.
+
+    Returns:
+      Whether all targets were met.
+    """
+    first = baseline if baseline is not None else next(iter(seconds))
+    print(f"{title}\n{environment()}\n")
+    width = max(len(name) for name in seconds)
+    print(f"{'':<{width}}  {'median ms':>10}  {'fastest ms':>10}  {'times ' + first:>14}")
+    for name, values in seconds.items():
+        print(
+            f"{name:<{width}}  {1e3 * statistics.median(values):>10.1f}  "
+            f"{1e3 * min(values):>10.1f}  {median_ratio(values, seconds[first]):>14.2f}"
+        )
+    print()
+    met_all = True
+    for target in targets:
+        ratio = median_ratio(seconds[target.slower], seconds[target.faster])
+        met = ratio <= target.ratio if target.at_most else ratio >= target.ratio
+        met_all = met_all and met
+        print(
+            f"{target.slower} / {target.faster}: {ratio:.2f} "
+            f"({'at most' if target.at_most else 'at least'} {target.ratio:g}: "
+            f"{'met' if met else 'MISSED'})"
+        )
+    print(flush=True)
+    return met_all
+
+
+def peak_memory_of(module: str, *arguments: str) -> int:
+    """Peak resident memory, in bytes, of ``python -m module arguments`` in a process of its own.
+
+    Raises:
+      RuntimeError: if the process fails, with the end of what it said.
+    """
+    # The child reports its own peak as the last line: the parent's view is a maximum over all
+    # children so far.
+    program = (
+        "import resource, runpy, sys; sys.argv = sys.argv[1:]; "
+        "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True); "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program, module, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if finished.returncode != 0:
+        raise RuntimeError(f"{module} failed: {finished.stderr[-2000:]}")
+    return _in_bytes(int(finished.stdout.split()[-1]))
+
+
+def own_peak_memory() -> int:
+    """Peak resident memory of this process so far, in bytes."""
+    return _in_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def _in_bytes(max_rss: int) -> int:
+    # macOS counts bytes, Linux kibibytes.
+    return max_rss if platform.system() == "Darwin" else max_rss * 1024

@@ -1,0 +1,158 @@
+"""Step ``evaluate``: exact Recall@N of a run's best weights, next to baselines.
+
+Writes into the folder of the run: ``recall.json``, ``report.md`` and ``recall_curves.png``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipelines import arguments
+from pipelines.assembly import build_model
+from pipelines.checkpoints import restore_best
+from pipelines.folders import versions, write_json
+from pipelines.input import EvaluationInput
+from pipelines.prepared import PreparedData
+from pipelines.ranking import model_ranks, ranks_by_chance, ranks_by_popularity
+from pipelines.records import replace_file
+from pipelines.report import Contender, draw_recall_curves, markdown, text_table
+from pipelines.rundir import Run, configure, exclusive
+from pipelines.settings import LOSSES
+from pipelines.training import train
+from tfrs_croloss.metrics import summarize_ranks
+
+BASELINES = ("popularity", "random", *LOSSES)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of this step."""
+    parser.add_argument("--run", dest="run_folder", required=True, help="folder of the run")
+    parser.add_argument(
+        "--cutoffs",
+        nargs="+",
+        type=arguments.positive,
+        default=[50, 100, 200, 500],
+        help="N of Recall@N (50 100 200 500)",
+    )
+    parser.add_argument("--split", choices=("valid", "test"), default="test", help="%(default)s")
+    parser.add_argument(
+        "--exclude-history",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="leave items of the user's history out of the ranking; a target among them is a miss "
+        "(off, as in the paper)",
+    )
+    parser.add_argument(
+        "--baselines",
+        nargs="*",
+        choices=BASELINES,
+        default=["popularity", "random"],
+        help="to compare with (popularity random); the losses are trained with the run's other "
+        "settings, once, into RUN/baselines",
+    )
+    parser.add_argument("--data", help="the run's prepared data, if it has moved")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Evaluates a run."""
+    evaluated = Run.load(args.run_folder)
+    data = evaluated.open_data(args.data)
+    if evaluated.result is None:
+        print(f"note: {evaluated.path} is not finished; this is its best validation so far.")
+    users = EvaluationInput.of(
+        data.split(args.split), data.num_items, evaluated.settings.history_length
+    )
+    ranks = {"model": _trained_ranks(evaluated, data, users, args.exclude_history)}
+    titles = {"model": evaluated.settings.loss_title}
+    for name in dict.fromkeys(args.baselines):
+        if name == "popularity":
+            titles[name] = "the items most often chosen in training, for everybody"
+            ranks[name] = ranks_by_popularity(users, data.item_counts, args.exclude_history)
+        elif name == "random":
+            titles[name] = "items in random order"
+            ranks[name] = ranks_by_chance(
+                users, data.num_items, args.exclude_history, evaluated.settings.seed
+            )
+        else:
+            baseline = _baseline_run(evaluated, data, name)
+            titles[name] = baseline.settings.loss_title
+            ranks[name] = _trained_ranks(baseline, data, users, args.exclude_history)
+    contenders = [
+        Contender(
+            name,
+            titles[name],
+            ranks[name],
+            summarize_ranks(
+                ranks[name],
+                num_items=data.num_items,
+                cutoffs=args.cutoffs,
+                user_rows=users.users,
+                alpha=evaluated.settings.alpha,
+            ),
+        )
+        for name in ranks
+    ]
+    _write(evaluated, args, users, contenders)
+
+
+def _trained_ranks(
+    trained: Run, data: PreparedData, users: EvaluationInput, exclude_history: bool
+) -> np.ndarray:
+    model = build_model(trained.settings, data.num_items)
+    restore_best(trained.path, model)
+    return model_ranks(model, users, data.num_items, exclude_history)
+
+
+def _baseline_run(evaluated: Run, data: PreparedData, loss: str) -> Run:
+    """The run with another loss, trained now unless it is there."""
+    settings = evaluated.settings.with_loss(loss)
+    baseline = configure(evaluated.path / "baselines" / loss, data, settings, overwrite=False)
+    with exclusive(baseline.path):
+        if baseline.result is None:
+            print(f"baseline {loss}: training with the settings of {evaluated.path}")
+            train(baseline, data)
+            print()
+    return baseline
+
+
+def _write(
+    evaluated: Run,
+    args: argparse.Namespace,
+    users: EvaluationInput,
+    contenders: list[Contender],
+) -> None:
+    folder = evaluated.path
+    title = (
+        f"{folder}, {args.split} split: {len(users.targets):,} targets of "
+        f"{len(np.unique(users.users)):,} users among {contenders[0].report.num_items:,} items, "
+        f"history {'excluded' if args.exclude_history else 'not excluded'}"
+    )
+    systems: dict[str, Any] = {
+        contender.name: {"title": contender.title, **contender.report.as_dict()}
+        for contender in contenders
+    }
+    write_json(
+        folder / "recall.json",
+        {
+            "split": args.split,
+            "exclude_history": args.exclude_history,
+            "cutoffs": list(contenders[0].report.cutoffs),
+            "systems": systems,
+            "settings": evaluated.settings.as_dict(),
+            "seed": evaluated.settings.seed,
+            "versions": versions(),
+        },
+    )
+    draw_recall_curves(folder / "recall_curves.png", contenders)
+    replace_file(folder / "report.md", markdown(title, contenders, evaluated).encode())
+    print(f"{title}\n")
+    print(text_table(contenders))
+    print(
+        f"\nreport: {folder / 'report.md'}, numbers: {folder / 'recall.json'}\n\n"
+        f"Next:\n  python -m pipelines export --run {args.run_folder} --out saved_models/"
+        f"{Path(args.run_folder).resolve().name}"
+    )

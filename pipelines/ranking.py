@@ -1,0 +1,59 @@
+"""Ranks of a split's targets over the whole catalogue: by a model, by popularity, and by chance.
+
+Items of the user's history compete like all others, as in the paper, unless they are excluded. A
+target that is excluded with the history can never be retrieved: it ranks behind the catalogue.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pipelines.assembly import embed_histories
+from pipelines.input import EvaluationInput
+from tfrs_croloss.metrics import exact_ranks, popularity_ranks
+from tfrs_croloss.models import TwoTowerModel
+
+
+def model_ranks(
+    model: TwoTowerModel, users: EvaluationInput, num_items: int, exclude_history: bool
+) -> np.ndarray:
+    """Ranks ``[num_pairs]`` by the model's scores."""
+    return exact_ranks(
+        embed_histories(model, users.histories),
+        model.embed_catalogue(num_items),
+        users.targets,
+        query_rows=users.users,
+        excluded=users.seen if exclude_history else None,
+        excluded_positives="miss",
+    )
+
+
+def ranks_by_popularity(
+    users: EvaluationInput, item_counts: np.ndarray, exclude_history: bool
+) -> np.ndarray:
+    """Ranks ``[num_pairs]`` by the items' interactions in the training split."""
+    return popularity_ranks(
+        item_counts,
+        users.targets,
+        query_rows=users.users,
+        excluded=users.seen if exclude_history else None,
+        excluded_positives="miss",
+        num_queries=len(users.histories),
+    )
+
+
+def ranks_by_chance(
+    users: EvaluationInput, num_items: int, exclude_history: bool, seed: int
+) -> np.ndarray:
+    """Ranks ``[num_pairs]`` in a random order of the items for each user."""
+    generator = np.random.default_rng(seed)
+    competing = np.full(len(users.histories), num_items)
+    is_excluded = np.zeros(len(users.targets), bool)
+    if exclude_history:
+        owners = users.seen.value_rowids().numpy()
+        keys = np.unique(owners * num_items + users.seen.values.numpy())
+        competing -= np.bincount(keys // num_items, minlength=len(competing))
+        is_excluded = np.isin(users.users * num_items + users.targets, keys)
+    # At least 1 for a user who has seen everything, whose targets are all excluded.
+    ranks = generator.integers(1, np.maximum(competing, 1)[users.users] + 1)
+    return np.where(is_excluded, num_items + 1, ranks)

@@ -1,0 +1,260 @@
+"""The settings of a training run: everything that shapes its result, as options and as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pipelines import arguments
+from pipelines.errors import UserError
+from pipelines.input import POSITIONS, WindowOptions
+
+KERNELS = ("hinge", "sigmoid", "exponential", "softplus")
+RANK_KERNELS = (*KERNELS, "unit_step")
+SCHEDULES = ("constant", "cosine", "linear", "exponential")
+OPTIMIZERS = ("auto", "adam", "lazy-adam")
+LAZY_FROM_ROWS = 100_000
+
+LOSSES: dict[str, dict[str, Any]] = {
+    "softmax": {"kernel": "exponential", "alpha": 1.0},
+    "triplet": {"kernel": "hinge", "alpha": 0.0},
+    "bpr": {"kernel": "softplus", "alpha": 0.0},
+}
+"""The well-known losses, as the special cases of CROLoss that they are."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSettings:
+    """What ``train`` takes; the options' help texts say what each is."""
+
+    kernel: str = "softplus"
+    rank_kernel: str | None = None
+    alpha: float = 1.0
+    margin: float = 5.0
+    rank_estimate: str = "paper"
+    dim: int = 32
+    encoder: str = "mean"
+    similarity: str = "cosine"
+    temperature: float = 0.1
+    history_length: int = 20
+    min_history: int = 4
+    positions: str = "all"
+    batch_size: int = 256
+    negatives_per_example: int = 10
+    in_batch_negatives: bool = False
+    mask_known_positives: bool = False
+    optimizer: str = "auto"
+    learning_rate: float = 0.01
+    schedule: str = "constant"
+    epochs: int = 20
+    max_steps: int | None = None
+    steps_per_epoch: int | None = None
+    early_stopping_patience: int = 3
+    monitor: str = "recall@50"
+    monitor_average: str = "users"
+    max_validation_users: int | None = 10_000
+    cutoffs: tuple[int, ...] = (10, 50, 100, 200, 500)
+    exclude_history: bool = False
+    mixed_precision: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "learning_rate"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
+                raise UserError(
+                    f"--{name.replace('_', '-')} should be a finite number above 0. Received: "
+                    f"{getattr(self, name)}."
+                )
+        if self.negatives_per_example == 0 and not self.in_batch_negatives:
+            raise UserError(
+                "there should be negatives: --negatives-per-example above 0, or "
+                "--in-batch-negatives. Received: neither."
+            )
+        if not 0 <= self.seed < 2**63:
+            raise UserError(f"--seed should be from 0 to 2**63 - 1. Received: {self.seed}.")
+        if not re.fullmatch(r"recall@[1-9]\d*", self.monitor):
+            raise UserError(
+                f"--monitor should be recall@N, such as recall@50. Received: {self.monitor!r}."
+            )
+
+    @property
+    def monitor_cutoff(self) -> int:
+        """The N of the Recall@N that early stopping watches."""
+        return int(self.monitor.partition("@")[2])
+
+    @property
+    def window_options(self) -> WindowOptions:
+        """What concerns the input."""
+        return WindowOptions(
+            batch_size=self.batch_size,
+            history_length=self.history_length,
+            min_history=self.min_history,
+            positions=self.positions,
+            negatives_per_example=self.negatives_per_example,
+            known_positives=self.mask_known_positives,
+            seed=self.seed,
+        )
+
+    @property
+    def loss_title(self) -> str:
+        """The loss in words, for people."""
+        margin = f", margin {self.margin:g}" if "hinge" in (self.kernel, self.rank_kernel) else ""
+        if self.rank_kernel is not None:
+            kernels = f"{self.rank_kernel} ranks, {self.kernel} gaps"
+            return f"LambdaCROLoss ({kernels}, alpha {self.alpha:g}{margin})"
+        names = [
+            name
+            for name, preset in LOSSES.items()
+            if preset == {"kernel": self.kernel, "alpha": self.alpha}
+        ]
+        known = f" = {names[0]}" if names else ""
+        return f"CROLoss ({self.kernel}, alpha {self.alpha:g}{margin}){known}"
+
+    def with_loss(self, loss: str) -> TrainSettings:
+        """The same settings with one of ``LOSSES`` instead."""
+        return dataclasses.replace(self, rank_kernel=None, **LOSSES[loss])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {**dataclasses.asdict(self), "cutoffs": list(self.cutoffs)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainSettings:
+        """The inverse of ``as_dict``."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        if set(values) != known:
+            raise UserError(
+                "the run's settings should be those of this version. Different: "
+                f"{sorted(set(values) ^ known)}. Train again."
+            )
+        return cls(**{**values, "cutoffs": tuple(values["cutoffs"])})
+
+    @classmethod
+    def from_args(cls, args: argparse.Namespace) -> TrainSettings:
+        """The settings that the options of ``add_settings`` stand for."""
+        values = {
+            field.name: getattr(args, field.name)
+            for field in dataclasses.fields(cls)
+            if getattr(args, field.name) is not None
+        }
+        values["cutoffs"] = tuple(sorted(set(args.cutoffs)))
+        if args.loss is not None:
+            given = [name for name in ("kernel", "rank_kernel", "alpha") if name in values]
+            if given:
+                options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+                raise UserError(
+                    f"--loss {args.loss} stands for a kernel and an alpha of its own, so it should "
+                    f"come without {options}. Leave out one or the other."
+                )
+            values.update(LOSSES[args.loss])
+        return cls(**values)
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that make ``TrainSettings``."""
+    defaults = TrainSettings()
+    flag = argparse.BooleanOptionalAction
+
+    def option(group: Any, name: str, text: str, **keywords: Any) -> None:
+        default = getattr(defaults, name[2:].replace("-", "_"))
+        note = "" if default is None or isinstance(default, bool) else f" ({default})"
+        group.add_argument(name, help=text + note, default=default, **keywords)
+
+    loss = parser.add_argument_group(
+        "loss", "CROLoss; with --rank-kernel LambdaCROLoss; with --loss a well-known one"
+    )
+    # No defaults here: from_args has to see what was given.
+    loss.add_argument("--kernel", choices=KERNELS, help="closes the gaps (softplus)")
+    loss.add_argument("--rank-kernel", choices=RANK_KERNELS, help="estimates the rank")
+    loss.add_argument(
+        "--alpha", type=float, help="larger: Recall@N of smaller N counts more (1.0)"
+    )
+    loss.add_argument("--loss", choices=LOSSES, help="in place of the kernels and alpha")
+    option(loss, "--margin", "of the hinge", type=float)
+    option(loss, "--rank-estimate", "from samples", choices=("paper", "unbiased"))
+
+    model = parser.add_argument_group("model")
+    option(model, "--dim", "of the embeddings", type=arguments.positive)
+    option(model, "--encoder", "of the history", choices=("mean", "gru"))
+    option(model, "--similarity", "that scores", choices=("cosine", "dot"))
+    option(model, "--temperature", "scores are divided by it", type=float)
+
+    examples = parser.add_argument_group("examples")
+    option(examples, "--history-length", "latest items used", type=arguments.positive)
+    option(examples, "--min-history", "least items before a position", type=arguments.count)
+    option(examples, "--positions", "of a user in an epoch", choices=POSITIONS)
+    option(examples, "--batch-size", "examples per step", type=arguments.positive)
+    option(
+        examples,
+        "--negatives-per-example",
+        "uniform, shared by the batch",
+        type=arguments.count,
+    )
+    option(
+        examples, "--in-batch-negatives", "take the other examples' items as well", action=flag
+    )
+    option(
+        examples,
+        "--mask-known-positives",
+        "never take an item that the user chose for a negative",
+        action=flag,
+    )
+
+    fit = parser.add_argument_group("optimization")
+    option(
+        fit,
+        "--optimizer",
+        f"auto is lazy-adam from {LAZY_FROM_ROWS:,} items on, which touches only the rows in the "
+        "batch",
+        choices=OPTIMIZERS,
+    )
+    option(fit, "--learning-rate", "at the start", type=float)
+    option(fit, "--schedule", "of the learning rate, down to 1 %% of it", choices=SCHEDULES)
+    option(fit, "--epochs", "passes over the examples at most", type=arguments.positive)
+    option(fit, "--max-steps", "in place of --epochs", type=arguments.positive)
+    option(fit, "--mixed-precision", "compute in float16 (mixed_float16)", action=flag)
+    option(fit, "--seed", "of everything random", type=arguments.count)
+
+    validation = parser.add_argument_group("validation")
+    option(
+        validation,
+        "--steps-per-epoch",
+        "steps from one validation to the next (a pass over the examples)",
+        type=arguments.positive,
+    )
+    option(validation, "--monitor", "recall@N of the validation split that decides")
+    option(
+        validation,
+        "--monitor-average",
+        "each user counts alike, or each pair of user and target",
+        choices=("users", "pairs"),
+    )
+    option(
+        validation,
+        "--max-validation-users",
+        "validate on the first so many, in the order that prepare has shuffled them into",
+        type=arguments.positive,
+    )
+    option(
+        validation,
+        "--early-stopping-patience",
+        "stop after so many validations without a new best; 0: never",
+        type=arguments.count,
+    )
+    validation.add_argument(
+        "--cutoffs",
+        nargs="+",
+        type=arguments.positive,
+        default=list(defaults.cutoffs),
+        help="N of the Recall@N in the history of the run (%(default)s)",
+    )
+    option(
+        validation,
+        "--exclude-history",
+        "leave items of the user's history out of the ranking (the paper does not)",
+        action=flag,
+    )

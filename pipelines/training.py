@@ -1,0 +1,242 @@
+"""Training as ``model.fit`` runs it: validation, checkpoints, early stopping, resuming."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from pipelines.assembly import build_model, build_optimizer
+from pipelines.checkpoints import Checkpoints, TrainingState
+from pipelines.errors import UserError
+from pipelines.folders import versions, write_json
+from pipelines.input import EvaluationInput, TrainingInput
+from pipelines.prepared import PreparedData
+from pipelines.records import Records
+from pipelines.rundir import RESULT, Run, discard_replaced
+from pipelines.settings import TrainSettings
+from pipelines.validation import Validator
+
+_SECONDS_BETWEEN_PICTURES = 30.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """Steps that one call of ``fit`` runs, in intervals of equal length between validations."""
+
+    first_step: int
+    last_step: int
+    interval: int
+
+
+def plan(done: int, total: int, interval: int) -> Iterator[Segment]:
+    """The rest of a run: what is left of an interval, whole intervals, and a shorter last one.
+
+    >>> list(plan(done=7, total=23, interval=5))  # doctest: +NORMALIZE_WHITESPACE
+    [Segment(first_step=7, last_step=10, interval=3),
+     Segment(first_step=10, last_step=20, interval=5),
+     Segment(first_step=20, last_step=23, interval=3)]
+    """
+    if done % interval and done < total:
+        end = min(done + interval - done % interval, total)
+        yield Segment(done, end, end - done)
+        done = end
+    whole = total - total % interval
+    if done < whole:
+        yield Segment(done, whole, interval)
+        done = whole
+    if done < total:
+        yield Segment(done, total, total - done)
+
+
+class Bookkeeper(tf.keras.callbacks.Callback):
+    """After each interval: validates, records, keeps the best, saves, and stops when it is time.
+
+    Args:
+      settings: of the run.
+      state: how far the run has come; kept up to date.
+      validator, checkpoints, records: what does the work.
+      total_steps: of the whole run.
+      checkpoint_steps: saves after so many steps as well; None for after validations only.
+    """
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        state: TrainingState,
+        validator: Validator,
+        checkpoints: Checkpoints,
+        records: Records,
+        total_steps: int,
+        checkpoint_steps: int | None,
+    ) -> None:
+        super().__init__()
+        self._settings = settings
+        self._state = state
+        self._validator = validator
+        self._checkpoints = checkpoints
+        self._records = records
+        self._total_steps = total_steps
+        self._checkpoint_steps = checkpoint_steps
+        self._clock = time.monotonic()
+        self._last_picture = -math.inf
+        self._resumed_loss: list[Any] | None = None
+
+    def keep_loss(self, weights: list[Any]) -> None:
+        """Lets the next interval's mean loss begin from where an interrupted one was."""
+        self._resumed_loss = weights
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Undoes, after an interruption, that Keras has just reset the mean loss."""
+        if self._resumed_loss is not None:
+            self.model.loss_tracker.set_weights(self._resumed_loss)
+            self._resumed_loss = None
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Counts, and saves now and then."""
+        self._state.step += 1
+        if self._checkpoint_steps and self._state.step % self._checkpoint_steps == 0:
+            self._check_loss(float(self.model.loss_tracker.result()))
+            self._save()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """All that happens between two intervals."""
+        state, settings = self._state, self._settings
+        loss = float(self.model.loss_tracker.result())
+        self._check_loss(loss)
+        row = self._validator.row(self.model, state.step, loss)
+        if state.add(row, settings.monitor):
+            self._checkpoints.save_best(row)
+        patience = settings.early_stopping_patience
+        if patience and state.patience_used >= patience:
+            state.stopped = f"no new best in {patience} validations"
+            self.model.stop_training = True
+        elif state.step >= self._total_steps:
+            state.stopped = "all steps done"
+        # Of the next interval, for a checkpoint that continues right here.
+        self.model.loss_tracker.reset_state()
+        self._save()
+        self._records.write(state.rows)
+        if time.monotonic() - self._last_picture > _SECONDS_BETWEEN_PICTURES:
+            self._records.draw(state.rows, settings.monitor)
+            self._last_picture = time.monotonic()
+        self._print(row)
+
+    def _save(self) -> None:
+        now = time.monotonic()
+        self._state.seconds += now - self._clock
+        self._clock = now
+        self._checkpoints.save(self._state)
+
+    def _check_loss(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise UserError(
+                f"the loss is {loss} after step {self._state.step}: training diverged. Lower "
+                "--learning-rate or raise --temperature; --overwrite starts anew."
+            )
+
+    def _print(self, row: dict[str, Any]) -> None:
+        monitor = self._settings.monitor
+        mark = "  best so far" if row is self._state.best else ""
+        print(
+            f"step {row['step']:>7,}  epoch {row['epoch']:>6.2f}  loss {row['loss']:.4f}  "
+            f"{monitor} {row[monitor]:.4f}  {self._state.seconds:5.0f} s{mark}",
+            flush=True,
+        )
+
+
+def train(run: Run, data: PreparedData, checkpoint_steps: int | None = None) -> dict[str, Any]:
+    """Trains, or goes on training, until the run is finished.
+
+    Returns:
+      What is in ``result.json``.
+    """
+    settings = run.settings
+    policy = "mixed_float16" if settings.mixed_precision else "float32"
+    tf.keras.mixed_precision.set_global_policy(policy)
+    try:
+        return _train(run, data, checkpoint_steps)
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+
+
+def _train(run: Run, data: PreparedData, checkpoint_steps: int | None) -> dict[str, Any]:
+    settings = run.settings
+    tf.keras.utils.set_random_seed(settings.seed % 2**32)
+    training_input = TrainingInput(data.split("train"), data.num_items, settings.window_options)
+    validation_users = EvaluationInput.of(
+        data.split("valid"),
+        data.num_items,
+        settings.history_length,
+        settings.max_validation_users,
+    )
+    total_steps = settings.max_steps or settings.epochs * training_input.steps_per_epoch
+    interval = settings.steps_per_epoch or training_input.steps_per_epoch
+    model = build_model(settings, data.num_items, data.item_counts)
+    model.compile(build_optimizer(settings, data.num_items, total_steps))
+    model.optimizer.build(model.trainable_variables)
+    checkpoints = Checkpoints(run.path, model)
+    restored = checkpoints.restore()
+    state = restored or TrainingState()
+    print(
+        f"{settings.loss_title}\n"
+        f"{training_input.num_examples:,} examples of {data.split('train').num_users:,} users, "
+        f"{data.num_items:,} items; {total_steps:,} steps at most, a validation every {interval:,}"
+    )
+    if restored:
+        print(f"continuing after step {state.step:,}")
+    records = Records(run.path)
+    bookkeeper = Bookkeeper(
+        settings,
+        state,
+        Validator(settings, training_input, validation_users),
+        checkpoints,
+        records,
+        total_steps,
+        checkpoint_steps,
+    )
+    if state.step % interval:
+        bookkeeper.keep_loss(model.loss_tracker.get_weights())
+    # An interrupted run may have gone on past its checkpoint before it could say so in its files.
+    if state.rows:
+        records.write(state.rows)
+    for segment in plan(state.step, total_steps, interval):
+        if state.stopped is None:
+            _fit(model, training_input, segment, bookkeeper, interval)
+    records.draw(state.rows, settings.monitor)
+    result = {
+        "stopped": state.stopped,
+        "steps": state.step,
+        "best": state.best,
+        "monitor": f"{settings.monitor} of the validation split over {settings.monitor_average}",
+        "loss": settings.loss_title,
+        "seconds": round(state.seconds, 1),
+        "versions": versions(),
+        "seed": settings.seed,
+    }
+    write_json(run.path / RESULT, result)
+    discard_replaced(run.path)
+    return result
+
+
+def _fit(
+    model: tf.keras.Model,
+    training_input: TrainingInput,
+    segment: Segment,
+    bookkeeper: Bookkeeper,
+    interval: int,
+) -> None:
+    first_epoch = segment.first_step // interval
+    model.fit(
+        training_input.dataset(segment.first_step, segment.last_step),
+        steps_per_epoch=segment.interval,
+        initial_epoch=first_epoch,
+        epochs=first_epoch + (segment.last_step - segment.first_step) // segment.interval,
+        callbacks=[bookkeeper],
+        verbose=1 if sys.stdout.isatty() else 0,
+    )

@@ -1,0 +1,255 @@
+"""The Keras metric and callback over exact ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_recommenders as tfrs
+
+from tfrs_croloss import metrics
+
+
+def random_problem(seed=0, num_queries=23, num_items=97, dim=5):
+    random = np.random.default_rng(seed)
+    queries = random.normal(size=(num_queries, dim)).astype(np.float32)
+    candidates = random.normal(size=(num_items, dim)).astype(np.float32)
+    return queries, candidates, random.integers(0, num_items, num_queries)
+
+
+def table_layer(table):
+    return tf.keras.layers.Embedding(*table.shape, weights=[table])
+
+
+CANDIDATES = {
+    "array": lambda table: table,
+    "variable": tf.Variable,
+    "function": lambda table: (lambda: tf.constant(table)),
+    "embedding layer": table_layer,
+    "dataset": lambda table: tf.data.Dataset.from_tensor_slices(table).batch(31),
+    "dataset of pairs": lambda table: tf.data.Dataset.from_tensor_slices(
+        (tf.range(len(table)), table)
+    ).batch(31),
+}
+
+
+@pytest.mark.parametrize("kind", list(CANDIDATES))
+@pytest.mark.parametrize("with_ids", [False, True])
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_metric_agrees_with_the_function(kind, with_ids, in_graph):
+    queries, table, positives = random_problem(9)
+    table[5] = table[positives[0]]  # a tie
+    metric = metrics.FactorizedRecall(CANDIDATES[kind](table), ks=(50, 3), candidate_block_size=40)
+
+    def update(*tensors, **options):
+        metric.update_state(*tensors, **options)
+
+    update = tf.function(update) if in_graph else update
+    weights = np.arange(23, dtype=np.float32)
+    for part in (slice(0, 9), slice(9, 23)):
+        ids = tf.constant(positives[part]) if with_ids else None
+        update(
+            tf.constant(queries[part]),
+            tf.constant(table[positives[part]]),
+            true_candidate_ids=ids,
+            sample_weight=tf.constant(weights[part]),
+        )
+    ranks = metrics.exact_ranks(queries, table, positives)
+    results = {inner.name: float(inner.result()) for inner in metric.metrics}
+    assert results == pytest.approx(
+        {
+            "factorized_recall/recall@3": np.average(ranks <= 3, weights=weights),
+            "factorized_recall/recall@50": np.average(ranks <= 50, weights=weights),
+            "factorized_recall/mrr": np.average(1 / ranks, weights=weights),
+        }
+    )
+    metric.reset_states()
+    assert [float(value) for value in metric.result()] == [0.0, 0.0, 0.0]
+
+
+def test_metric_matches_identifiers_and_never_finds_unknown_ones():
+    table = np.array([[1.0], [5.0], [3.0]], np.float32)
+    names = tf.constant(["low", "high", "middle"])
+    dataset = tf.data.Dataset.from_tensor_slices((names, table)).batch(2)
+    for metric in (
+        metrics.FactorizedRecall(table, ks=(1, 3), identifiers=names),
+        metrics.FactorizedRecall(dataset, ks=(1, 3)),
+    ):
+        ranks = metric.ranks(
+            tf.ones([4, 1]), tf.zeros([4, 1]), tf.constant(["high", "none", "low", "middle"])
+        )
+        assert ranks[0] == 1 and ranks[2] == 3 and ranks[3] == 2
+        assert ranks[1] > 3
+    metric = metrics.FactorizedRecall(table, ks=(3,))
+    assert metric.ranks(tf.ones([2, 1]), tf.zeros([2, 1]), tf.constant([-1, 3])).numpy().min() > 3
+    with pytest.raises(ValueError, match="identifiers=..."):
+        metric.ranks(tf.ones([1, 1]), tf.ones([1, 1]), tf.constant(["low"]))
+
+
+def test_metric_takes_the_positive_for_itself_in_spite_of_rounding():
+    queries, table, positives = random_problem(10, num_queries=200, num_items=60, dim=32)
+    rounded = table[positives] * (1 + np.float32(1e-7))
+    metric = metrics.FactorizedRecall(table, ks=(1,))
+    ranks = metric.ranks(tf.constant(queries), tf.constant(rounded))
+    assert ranks.numpy().tolist() == metrics.exact_ranks(queries, table, positives).tolist()
+    absent = metric.ranks(tf.ones([1, 32]), tf.fill([1, 32], 100.0))
+    assert absent.numpy().tolist() == [1]
+
+
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_metric_ranks_what_is_not_a_number_last(with_ids):
+    queries, table, positives = random_problem(11, num_queries=4, num_items=10)
+    queries[1, 0] = np.nan
+    ids = tf.constant(positives) if with_ids else None
+    metric = metrics.FactorizedRecall(table, ks=(9,))
+    assert metric.ranks(tf.constant(queries), tf.constant(table[positives]), ids)[1] == 10
+    broken = np.full_like(table, np.nan)
+    metric = metrics.FactorizedRecall(broken, ks=(9,))
+    ranks = metric.ranks(tf.ones([4, 5]), tf.constant(table[positives]), ids)
+    assert ranks.numpy().tolist() == [10] * 4
+
+
+def test_metric_refuses_an_index():
+    index = tfrs.layers.factorized_top_k.BruteForce().index(tf.ones([3, 2]))
+    with pytest.raises(TypeError, match="BruteForce.*embeddings that the index was built from"):
+        metrics.FactorizedRecall(index)
+
+
+class TwoTowers(tfrs.Model):
+    """A table for users and one for items."""
+
+    def __init__(self, num_users, num_items, **task_options):
+        super().__init__()
+        self.query_model = tf.keras.layers.Embedding(num_users, 8)
+        self.candidate_model = tf.keras.layers.Embedding(num_items, 8)
+        self.candidate_model.build(None)
+        self.task = tfrs.tasks.Retrieval(
+            metrics=metrics.FactorizedRecall(self.candidate_model, ks=(1, 5)), **task_options
+        )
+
+    def compute_loss(self, inputs, training=False):
+        users, items = inputs
+        return self.task(self.query_model(users), self.candidate_model(items))
+
+
+def tiny_log():
+    users = np.arange(40)
+    return users, (users * 7) % 20
+
+
+def test_metric_in_a_tfrs_task_follows_training():
+    users, items = tiny_log()
+    data = tf.data.Dataset.from_tensor_slices((users, items)).shuffle(40, seed=1).batch(10)
+    tf.keras.utils.set_random_seed(1)
+    model = TwoTowers(40, 20)
+    model.compile(optimizer=tf.keras.optimizers.Adagrad(1.0))
+    history = model.fit(data, epochs=15, validation_data=data, verbose=0).history
+    recall = history["val_factorized_recall/recall@1"]
+    assert recall[-1] > 0.9 > recall[0]
+    report = metrics.evaluate(
+        model.query_model(users), model.candidate_model.embeddings, items, cutoffs=[1, 5]
+    )
+    assert recall[-1] == pytest.approx(report.recall[1])
+    assert history["val_factorized_recall/recall@5"][-1] == pytest.approx(report.recall[5])
+
+
+def test_metric_under_a_strategy(run_python):
+    program = """
+import numpy as np
+import tensorflow as tf
+
+from tfrs_croloss import metrics
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+random = np.random.default_rng(0)
+queries = random.normal(size=(22, 4)).astype("float32")
+table = random.normal(size=(30, 4)).astype("float32")
+positives = random.integers(0, 30, 22)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+with strategy.scope():
+    variable = tf.Variable(table)
+    metric = metrics.FactorizedRecall(lambda: variable, ks=(10,))
+data = tf.data.Dataset.from_tensor_slices((queries, table[positives], positives)).batch(8)
+
+@tf.function
+def step(inputs):
+    strategy.run(lambda q, v, i: metric.update_state(q, v, i), args=inputs)
+
+for inputs in strategy.experimental_distribute_dataset(data):
+    step(inputs)
+ranks = metrics.exact_ranks(queries, table, positives)
+print(float(metric.metrics[0].result()), np.mean(ranks <= 10))
+"""
+    merged, expected = map(float, run_python(program).split()[-2:])
+    assert merged == pytest.approx(expected)
+    assert 0 < expected < 1
+
+
+@pytest.mark.parametrize("from_datasets", [False, True])
+def test_callback_feeds_early_stopping_and_checkpoints(tmp_path, from_datasets):
+    users, items = tiny_log()
+    data = tf.data.Dataset.from_tensor_slices((users, items)).batch(10)
+    tf.keras.utils.set_random_seed(2)
+    model = TwoTowers(40, 20)
+    model.compile(optimizer=tf.keras.optimizers.Adagrad(1.0))
+    if from_datasets:
+        queries = tf.data.Dataset.from_tensor_slices(users).batch(16)
+        candidates = tf.data.Dataset.range(20).batch(16)
+    else:
+        queries, candidates = lambda: model.query_model(users), lambda: model.candidate_model(
+            tf.range(20)
+        )
+    steps = []
+    recall = metrics.RecallCallback(
+        queries,
+        candidates,
+        items,
+        cutoffs=(1, 5),
+        every_n_steps=3,
+        on_report=lambda step, report: steps.append(step),
+    )
+    callbacks = [
+        recall,
+        tf.keras.callbacks.EarlyStopping("val_recall@1", mode="max", patience=3),
+        tf.keras.callbacks.ModelCheckpoint(
+            str(tmp_path / "best.weights.h5"),
+            monitor="val_recall@1",
+            mode="max",
+            save_best_only=True,
+            save_weights_only=True,
+        ),
+        tf.keras.callbacks.CSVLogger(str(tmp_path / "log.csv")),
+    ]
+    history = model.fit(data, epochs=60, callbacks=callbacks, verbose=0).history
+    assert 4 < len(history["val_recall@1"]) < 60
+    assert max(history["val_recall@1"]) > 0.9
+    assert {"val_recall@5", "val_mrr", "val_expected_recall"} <= set(history)
+    assert (tmp_path / "best.weights.h5").exists()
+    assert "val_recall@1" in (tmp_path / "log.csv").read_text().splitlines()[0]
+    assert steps[:5] == [3, 4, 6, 8, 9]  # four batches to an epoch
+    assert [step for step, _ in recall.reports] == steps
+
+
+def test_callback_explains_a_missing_tower():
+    callback = metrics.RecallCallback(
+        tf.data.Dataset.range(3).batch(2), lambda: tf.eye(3), [0, 1, 2], cutoffs=[1]
+    )
+    callback.set_model(tf.keras.Sequential())
+    with pytest.raises(ValueError, match="`queries`.*`query_model`"):
+        callback.evaluate()
+    with pytest.raises(ValueError, match="`average`"):
+        metrics.RecallCallback(lambda: 0, lambda: 0, [0], average="items")
+
+
+@pytest.mark.parametrize("module", ["metrics", "optimizers"])
+def test_keras_3_is_refused_with_the_remedy(module, run_python):
+    program = f"""
+try:
+    import tfrs_croloss.{module}
+except ImportError as error:
+    print(error)
+"""
+    message = run_python(program, {"TF_USE_LEGACY_KERAS": None})
+    assert f"tfrs_croloss.{module} needs Keras 2" in message
+    assert "TF_USE_LEGACY_KERAS=1 before TensorFlow is imported" in message

@@ -1,0 +1,54 @@
+"""A tiny synthetic log and a run trained on it, shared by the tests of the later steps."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines.__main__ import main
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Few steps of small batches: seconds, and yet far better than popularity.
+OPTIONS = (
+    "--rank-kernel sigmoid --dim 16 --batch-size 64 --negatives-per-example 5 "
+    "--learning-rate 0.01 --epochs 4 --steps-per-epoch 120 --monitor recall@20 --cutoffs 20 50"
+).split()
+
+
+def run_step(*arguments: object) -> None:
+    """Runs a step in this process; it must not fail."""
+    assert main([str(argument) for argument in arguments]) == 0
+
+
+def start_step(*arguments: object) -> subprocess.Popen[str]:
+    """Starts a step in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipelines", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepared data of 800 users."""
+    folder = tmp_path_factory.mktemp("tiny")
+    log = folder / "events.csv"
+    run_step("synthesize", "--out", log, "--users", 800, "--items", 600)
+    run_step("prepare", "--source", "csv", "--input", log, "--out", folder / "prepared")
+    return folder / "prepared"
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tiny_data: Path) -> Path:
+    """A finished run. Tests may add files to it, not change it."""
+    run_step("train", "--data", tiny_data, "--out", tiny_data.parent / "run", *OPTIONS)
+    return tiny_data.parent / "run"

@@ -1,0 +1,254 @@
+"""The model that joins two towers with the retrieval task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfrs_croloss import _checks
+from tfrs_croloss._keras import require_keras_2
+from tfrs_croloss.negatives import accidental_hits, members
+from tfrs_croloss.tasks import Retrieval
+
+require_keras_2("tfrs_croloss.models")
+
+import tensorflow_recommenders as tfrs  # noqa: E402
+
+from tfrs_croloss.features import Feature  # noqa: E402
+from tfrs_croloss.towers import HistoryTower, ItemEmbedding, ItemTower  # noqa: E402
+
+__all__ = [
+    "Feature",
+    "HistoryTower",
+    "ItemEmbedding",
+    "ItemTower",
+    "TwoTowerModel",
+    "unit_vectors",
+]
+
+SIMILARITIES = ("cosine", "dot")
+NEGATIVE_PREFIX = "negative_"
+
+Features = Mapping[str, tf.Tensor]
+
+
+def unit_vectors(vectors: tf.Tensor) -> tf.Tensor:
+    """Vectors of length one in the same directions; the zero vector stays zero.
+
+    Computed, and returned, in float32 (float64 stays). Neither large nor tiny vectors overflow on
+    the way, and the gradient at zero is finite.
+
+    >>> print(unit_vectors(tf.constant([[3.0, 4.0], [0.0, 0.0], [0.0, 5e30]])).numpy())
+    [[0.6 0.8]
+     [0.  0. ]
+     [0.  1. ]]
+
+    Args:
+      vectors: ``[..., dim]`` floats.
+    """
+    vectors = tf.cast(vectors, tf.float64 if vectors.dtype == tf.float64 else tf.float32)
+    largest = tf.reduce_max(tf.abs(vectors), axis=-1, keepdims=True)
+    # The result does not depend on this scale, so nothing is lost by not differentiating it.
+    scale = tf.stop_gradient(tf.where(largest > 0.0, largest, tf.ones_like(largest)))
+    scaled = vectors / scale
+    squares = tf.reduce_sum(tf.square(scaled), axis=-1, keepdims=True)
+    return scaled * tf.math.rsqrt(tf.where(squares > 0.0, squares, tf.ones_like(squares)))
+
+
+class TwoTowerModel(tfrs.Model):
+    """Any two Keras models as towers, trained with a retrieval task.
+
+    A batch of features is a mapping with the inputs of both towers:
+
+    - what the query tower takes, ``[batch, ...]`` (``query_inputs``);
+    - what the candidate tower takes, ``[batch]``, for the positive of each query
+      (``candidate_inputs``, among them ``id_column``);
+    - optionally the same for negatives that all queries of the batch share, ``[num_negatives]``,
+      under names with the prefix ``negative_``;
+    - optionally ``known_column``: ``[batch, (ids)]``, ragged or padded with an id of no item, items
+      that the query's user chose and that are not to be taken for negatives.
+
+    Candidates with the id of the query's own positive never count as negatives. The task should
+    have the temperature; the paper's scale of 10 on cosines is ``temperature=0.1``.
+
+    Args:
+      query_tower: maps the query inputs to ``[batch, dim]``.
+      candidate_tower: maps the candidate inputs to ``[batch, dim]``.
+      task: what turns the vectors into a loss.
+      similarity: ``"cosine"`` scores by unit vectors, ``"dot"`` by vectors as they are.
+      in_batch_negatives: whether the positives of the other queries are negatives too. They are
+        drawn by popularity: give ``candidate_probabilities`` as well.
+      candidate_probabilities: ``[num_items]``, the share of each item in the log that the positives
+        are drawn from, for ids that are numbers. A candidate then counts by the probability of
+        being drawn from the mixture of in-batch and uniform negatives of the batch.
+      query_inputs: name of the one input that the query tower takes as a tensor, or names of the
+        inputs that it takes as a mapping.
+      candidate_inputs: the same for the candidate tower.
+      id_column: the ids of the candidates.
+      known_column: the ids of known positives.
+      name: of the model.
+    """
+
+    def __init__(
+        self,
+        query_tower: tf.keras.Model,
+        candidate_tower: tf.keras.Model,
+        task: Retrieval,
+        *,
+        similarity: str = "cosine",
+        in_batch_negatives: bool = False,
+        candidate_probabilities: Any = None,
+        query_inputs: str | Sequence[str] = "history",
+        candidate_inputs: str | Sequence[str] = "item_id",
+        id_column: str = "item_id",
+        known_column: str = "known_item_ids",
+        name: str | None = "two_tower_model",
+    ) -> None:
+        super().__init__(name=name)
+        self.query_tower = query_tower
+        self.candidate_tower = candidate_tower
+        self.task = task
+        # Under mixed_float16 Keras would cast the queries, and them alone, to half precision.
+        task._autocast = False
+        self.similarity = _checks.one_of("similarity", similarity, SIMILARITIES)
+        self.in_batch_negatives = bool(in_batch_negatives)
+        self._query_inputs = query_inputs
+        self._candidate_inputs = candidate_inputs
+        self._id_column = id_column
+        self._known_column = known_column
+        self._probabilities = None
+        if candidate_probabilities is not None:
+            self._probabilities = tf.constant(candidate_probabilities, tf.float32)
+        self._embed_block = tf.function(self.embed_candidates, reduce_retracing=True)
+        self.loss_tracker = tf.keras.metrics.Mean(name="loss", dtype=tf.float32)
+
+    def call(self, features: Features, training: bool = False) -> tf.Tensor:
+        """The query vectors, ``[batch, dim]``: what ``predict`` returns."""
+        return self.embed_queries(features, training=training)
+
+    def embed_queries(self, features: Features, training: bool = False) -> tf.Tensor:
+        """Query vectors ``[batch, dim]`` as they are scored, from the query inputs."""
+        inputs = _select(features, self._query_inputs)
+        return self._as_scored(self.query_tower(inputs, training=training))
+
+    def embed_candidates(self, features: Features, training: bool = False) -> tf.Tensor:
+        """Candidate vectors ``[batch, dim]`` as they are scored, from the candidate inputs."""
+        inputs = _select(features, self._candidate_inputs)
+        return self._as_scored(self.candidate_tower(inputs, training=training))
+
+    def embed_catalogue(self, num_items: int, block_size: int = 65_536) -> tf.Tensor:
+        """Vectors ``[num_items, dim]`` of all items, for a tower that takes ids alone."""
+        blocks = []
+        for first in range(0, num_items, block_size):
+            ids = tf.range(first, min(first + block_size, num_items), dtype=tf.int64)
+            blocks.append(self._embed_block({self._id_column: ids}))
+        return tf.concat(blocks, axis=0)
+
+    def scored_batch(
+        self, features: Features, training: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+        """What the task is given.
+
+        Returns:
+          Query vectors ``[batch, dim]``; candidate vectors ``[batch + num_negatives, dim]``, the
+          positives first; candidate ids; and booleans ``[batch, batch + num_negatives]``: which
+          candidates count for which query.
+        """
+        queries = self.embed_queries(features, training=training)
+        # One pass through the tower for positives and negatives alike.
+        candidate_features = {
+            column: _with_negatives(features, column)
+            for column in {self._id_column, *_names(self._candidate_inputs)}
+        }
+        candidates = self.embed_candidates(candidate_features, training=training)
+        ids = candidate_features[self._id_column]
+        return queries, candidates, ids, self._considered(features, ids)
+
+    def compute_loss(self, features: Features, training: bool = False) -> tf.Tensor:
+        """The task's loss on a batch of features."""
+        queries, candidates, ids, considered = self.scored_batch(features, training=training)
+        batch_size = tf.shape(features[self._id_column])[0]
+        return self.task(
+            queries,
+            candidates,
+            candidate_sampling_probability=self._mixture(ids, batch_size),
+            candidate_ids=ids,
+            score_mask=considered,
+            compute_metrics=not training,
+        )
+
+    def train_step(self, features: Features) -> dict[str, tf.Tensor]:
+        """One step, with the loss scaled where the policy is ``mixed_float16``."""
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(features, training=True)
+            total = loss + tf.add_n([tf.cast(0.0, loss.dtype), *self.losses])
+            scales = isinstance(self.optimizer, tf.keras.mixed_precision.LossScaleOptimizer)
+            objective = self.optimizer.get_scaled_loss(total) if scales else total
+        gradients = tape.gradient(objective, self.trainable_variables)
+        if scales:
+            gradients = self.optimizer.get_unscaled_gradients(gradients)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+        return self._update_metrics(total)
+
+    def test_step(self, features: Features) -> dict[str, tf.Tensor]:
+        """The loss and the metrics of a batch."""
+        loss = self.compute_loss(features, training=False)
+        return self._update_metrics(loss + tf.add_n([tf.cast(0.0, loss.dtype), *self.losses]))
+
+    def _update_metrics(self, loss: tf.Tensor) -> dict[str, tf.Tensor]:
+        self.loss_tracker.update_state(loss)
+        return {metric.name: metric.result() for metric in self.metrics}
+
+    def _as_scored(self, vectors: tf.Tensor) -> tf.Tensor:
+        if self.similarity == "cosine":
+            return unit_vectors(vectors)
+        return tf.cast(vectors, tf.float64 if vectors.dtype == tf.float64 else tf.float32)
+
+    def _considered(self, features: Features, ids: tf.Tensor) -> tf.Tensor:
+        positive_ids = features[self._id_column]
+        batch_size, num_candidates = tf.shape(positive_ids)[0], tf.size(ids)
+        dropped = accidental_hits(positive_ids, ids)
+        if not self.in_batch_negatives:
+            in_batch = tf.range(num_candidates) < batch_size
+            dropped = tf.logical_or(dropped, in_batch[tf.newaxis, :])
+        if self._known_column in features:
+            known = features[self._known_column]
+            if not isinstance(known, tf.RaggedTensor):
+                known = tf.RaggedTensor.from_tensor(known)
+            dropped = tf.logical_or(dropped, members(tf.cast(known, ids.dtype), ids))
+        is_positive = tf.eye(batch_size, num_candidates, dtype=tf.bool)
+        return tf.logical_or(is_positive, tf.logical_not(dropped))
+
+    def _mixture(self, ids: tf.Tensor, batch_size: tf.Tensor) -> tf.Tensor | None:
+        """``[num_candidates]``: how likely a draw from this batch's negatives is to give each."""
+        if self._probabilities is None or not self.in_batch_negatives:
+            return None
+        num_items = tf.cast(tf.size(self._probabilities), tf.float32)
+        in_batch = tf.cast(batch_size, tf.float32) / tf.cast(tf.size(ids), tf.float32)
+        drawn = in_batch * tf.gather(self._probabilities, ids) + (1.0 - in_batch) / num_items
+        # An item that the log does not have can still be at hand, and needs some probability.
+        return tf.maximum(drawn, tf.reduce_min(self._probabilities[self._probabilities > 0.0]) / 2)
+
+
+def _names(inputs: str | Sequence[str]) -> tuple[str, ...]:
+    return (inputs,) if isinstance(inputs, str) else tuple(inputs)
+
+
+def _select(features: Features, inputs: str | Sequence[str]) -> Any:
+    missing = [name for name in _names(inputs) if name not in features]
+    if missing:
+        raise ValueError(
+            f"The features should have the inputs {list(_names(inputs))}. Missing: {missing}. "
+            f"Received: {sorted(features)}."
+        )
+    if isinstance(inputs, str):
+        return features[inputs]
+    return {name: features[name] for name in inputs}
+
+
+def _with_negatives(features: Features, column: str) -> tf.Tensor:
+    positives = _select(features, column)
+    negatives = features.get(NEGATIVE_PREFIX + column)
+    return positives if negatives is None else tf.concat([positives, negatives], axis=0)
