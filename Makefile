@@ -12,7 +12,7 @@ export TF_USE_LEGACY_KERAS := 1
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install test lint types check figures wheel clean
+.PHONY: help install demo test lint types check bench figures wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -27,6 +27,25 @@ $(READY): setup.cfg $(PINS)
 
 requirements/py%.txt: ;
 
+DEMO := work/demo
+STEP := $(BIN)/python -m pipelines
+
+demo: $(READY)  ## the whole road on synthetic data: prepare, train, evaluate, export, query
+	@printf '\n--- 1. a synthetic log of interactions ---\n'
+	$(STEP) synthesize --out $(DEMO)/events.csv --overwrite
+	@printf '\n--- 2. prepare: filter, number, sort and split it ---\n'
+	$(STEP) prepare --source csv --input $(DEMO)/events.csv --out $(DEMO)/prepared --overwrite
+	@printf '\n--- 3. train two towers for Recall@N ---\n'
+	$(STEP) train --data $(DEMO)/prepared --out $(DEMO)/run --rank-kernel sigmoid --kernel softplus --alpha 1.0 --overwrite
+	@printf '\n--- 4. evaluate: exact Recall@N on users that training has not seen ---\n'
+	$(STEP) evaluate --run $(DEMO)/run --cutoffs 50 100 200 500
+	@printf '\n--- 5. export a SavedModel ---\n'
+	$(STEP) export --run $(DEMO)/run --out saved_models/demo
+	@printf '\n--- 6. query it ---\n'
+	$(STEP) query --model saved_models/demo --history item-00042,item-00007 --top-n 10
+	@printf '\nDone. The log was synthetic. For a log of your own, begin with:\n'
+	@printf '  $(STEP) prepare --source csv --input events.csv --out work/prepared\n'
+
 test: $(READY)  ## lint, type-check and run the tests
 	$(MAKE) --no-print-directory lint types check
 
@@ -39,6 +58,9 @@ types: $(READY)  ## check the types
 
 check: $(READY)  ## run the tests alone
 	$(BIN)/pytest -q -n 2 -m 'not slow'
+
+bench: $(READY)  ## measure speed and memory against rivals, as ratios (half an hour)
+	$(BIN)/python -m benchmarks
 
 figures: $(READY)  ## draw the README's figure again
 	$(BIN)/python docs/draw_figures.py

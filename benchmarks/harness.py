@@ -131,6 +131,13 @@ def report(
     return met_all
 
 
+def check(what: str, value: float, at_most: float) -> bool:
+    """Prints a figure and whether it is within its bound, and returns that."""
+    met = value <= at_most
+    print(f"{what}: {value:.2f} (at most {at_most:g}: {'met' if met else 'MISSED'})\n", flush=True)
+    return met
+
+
 def peak_memory_of(module: str, *arguments: str) -> int:
     """Peak resident memory, in bytes, of ``python -m module arguments`` in a process of its own.
 

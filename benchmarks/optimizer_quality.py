@@ -114,9 +114,9 @@ def main() -> int:
     """Prints Recall@50 after each epoch for both optimizers and each seed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=pathlib.Path, default=DATA / "cds" / "sequences.txt.gz")
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--learning-rates", type=float, nargs="+", default=[0.005])
+    parser.add_argument("--learning-rates", type=float, nargs="+", default=[0.02])
     arguments = parser.parse_args()
     if not arguments.data.exists():
         print(f"{arguments.data.name} is not there: give --data, one line of items for each user.")

@@ -91,6 +91,14 @@ def test_a_zero_query_ties_with_everything():
     assert ranks.tolist() == [2, 1]
 
 
+@pytest.mark.parametrize("scale", [1e-25, 1e-12, 1e12, 1e36])
+def test_ranks_do_not_depend_on_the_scale_of_the_candidates(scale):
+    queries, candidates, positives = random_problem(12)
+    expected = exact_ranks(queries, candidates, positives)
+    candidates, queries = candidates * np.float32(scale), queries * np.float32(1 / scale)
+    assert exact_ranks(queries, candidates, positives).tolist() == expected.tolist()
+
+
 def test_one_item():
     assert exact_ranks([[1.0]], [[-2.0]], [0]).tolist() == [1]
 

@@ -103,7 +103,10 @@ def test_metric_ranks_what_is_not_a_number_last(with_ids):
     ids = tf.constant(positives) if with_ids else None
     metric = metrics.FactorizedRecall(table, ks=(9,))
     assert metric.ranks(tf.constant(queries), tf.constant(table[positives]), ids)[1] == 10
-    broken = np.full_like(table, np.nan)
+    unknown = metric.ranks(tf.ones([1, 5]), tf.fill([1, 5], np.float32(np.nan)))
+    assert unknown.numpy().tolist() == [10]
+    broken = table.copy()
+    broken[7, 2] = np.nan
     metric = metrics.FactorizedRecall(broken, ks=(9,))
     ranks = metric.ranks(tf.ones([4, 5]), tf.constant(table[positives]), ids)
     assert ranks.numpy().tolist() == [10] * 4

@@ -336,8 +336,8 @@ def test_half_precision_learns_what_single_precision_does(
     assert {variable.dtype for variable in model.trainable_variables} == {tf.float32}
     assert model.query_tower(make_batch()["history"]).dtype == tf.float16
     assert model(make_batch()).dtype == tf.float32
-    assert half[-1] < 0.9 * half[0]
-    np.testing.assert_allclose(half, single, rtol=0.02)
+    assert half[-1] < half[0]
+    np.testing.assert_allclose(half, single, rtol=2e-3)
 
 
 def test_a_user_without_a_direction_scores_nothing_rather_than_nan() -> None:

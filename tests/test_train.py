@@ -306,8 +306,11 @@ def test_settings_come_back_from_json() -> None:
 def test_schedules_of_the_learning_rate(schedule: str, middle: float) -> None:
     settings = TrainSettings(learning_rate=0.5, schedule=schedule)
     optimizer = build_optimizer(settings, 10, total_steps=100)
+    variable = tf.Variable(0.0)
+    optimizer.build([variable])
     for step, expected in ((0, 0.5), (50, middle), (100, 0.5 if schedule == "constant" else 0.005)):
         optimizer.iterations.assign(step)
+        optimizer.apply_gradients([(tf.constant(1.0), variable)])
         rate = float(tf.convert_to_tensor(optimizer.learning_rate))
         assert rate == pytest.approx(expected, rel=1e-5)
 

@@ -1,13 +1,15 @@
-"""The sums that a block of gaps contributes to ranks, with the transcendental functions shared.
+"""The sums that a chunk of gaps contributes to ranks, with the transcendental functions shared.
 
 The readable definitions are in ``tfrs_croloss.comparison``; what is here gives the same numbers from
-fewer passes over the matrix. Candidates that do not compete are given a gap of ``NO_GAP`` instead of
-a mask: every built-in kernel is exactly zero, and flat, that far below a tie.
+fewer passes over the matrix, for candidates that come in several chunks. Candidates that do not
+compete are given a gap of ``NO_GAP`` instead of a mask: every built-in kernel is exactly zero, and
+flat, that far below a tie.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -21,15 +23,18 @@ _LARGE_GAP = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
-class BlockLosses:
-    """The losses of a block of rows and their slopes, ``row_factors[i] * slopes[i, j]``.
+class ChunkSums:
+    """What one chunk of candidates adds to a block of rows.
 
-    The factors are left apart so that they can be multiplied into the thin side of a matrix
-    product.
+    Attributes:
+      counts: ``[num_rows]`` sums of the kernel, of summands over ``exp(shift)`` for the exponential.
+      rank_counts: the same for the rank kernel; None where it is the kernel.
+      slopes: ``[num_rows, chunk_size]`` derivatives of the kernel, over ``exp(shift)`` likewise.
+      slope_sums: ``[num_rows]``.
     """
 
-    losses: tf.Tensor
-    row_factors: tf.Tensor
+    counts: tf.Tensor
+    rank_counts: tf.Tensor | None
     slopes: tf.Tensor
     slope_sums: tf.Tensor
 
@@ -40,45 +45,103 @@ def has_fast_form(objective: RankObjective) -> bool:
     return all(type(kernel) in comparison.BUILT_IN.values() for kernel in kernels)
 
 
-def block_losses(
-    gaps: tf.Tensor, objective: RankObjective, estimator: RankEstimator
-) -> BlockLosses:
-    """The losses of a block and their slopes.
+def needs_largest_gap(objective: RankObjective) -> bool:
+    """Whether the sums are taken in the log domain, relative to the largest summand."""
+    return any(
+        isinstance(kernel, comparison.Exponential)
+        for kernel in (objective.kernel, objective.rank_kernel)
+    )
+
+
+def chunk_sums(
+    gaps: tf.Tensor,
+    objective: RankObjective,
+    candidate_weights: tf.Tensor | None,
+    shift: tf.Tensor,
+) -> ChunkSums:
+    """What one chunk adds.
 
     Args:
-      gaps: ``[num_rows, num_candidates]``, ``NO_GAP`` where a candidate does not compete.
+      gaps: ``[num_rows, chunk_size]``, ``NO_GAP`` where a candidate does not compete.
       objective: of built-in kernels.
-      estimator: how the candidates stand for the catalogue.
+      candidate_weights: broadcastable to ``gaps``, or None.
+      shift: ``[num_rows]``: what the exponential subtracts from its exponents.
     """
-    kernel, rank_kernel, weighting = objective.kernel, objective.rank_kernel, objective.weighting
-    row_weights, candidate_weights = estimator.row_weights, estimator.candidate_weights
+    kernel, rank_kernel = objective.kernel, objective.rank_kernel
+    summands = None
+    if needs_largest_gap(objective):
+        exponents = gaps if candidate_weights is None else gaps + tf.math.log(candidate_weights)
+        summands = tf.exp(exponents - shift[:, tf.newaxis])
     if isinstance(kernel, comparison.Exponential):
-        log_sum, slopes, log_slope_scale = _exponential(gaps, row_weights, candidate_weights)
-        slope_sums = tf.reduce_sum(slopes, axis=-1)
+        counts = slopes = summands
     else:
         counts, slopes = _counts_and_slopes(kernel, gaps)
         if candidate_weights is not None:
             counts, slopes = counts * candidate_weights, slopes * candidate_weights
-        log_sum = tf.math.log1p(row_weights * tf.reduce_sum(counts, axis=-1))
-        log_slope_scale = tf.math.log(row_weights)
-        slope_sums = tf.reduce_sum(slopes, axis=-1)
-    log_rank = estimator.log_scale + log_sum
-    if rank_kernel is None:
-        log_density = weighting.log_density(log_rank, estimator.num_items)
-        losses = weighting.integral_at_log(log_rank, estimator.num_items)
-    else:
-        if isinstance(kernel, comparison.Softplus) and isinstance(rank_kernel, comparison.Sigmoid):
-            log_rank_sum = tf.math.log1p(row_weights * slope_sums)
-        elif rank_kernel == kernel:
-            log_rank_sum = log_sum
+    slope_sums = tf.reduce_sum(slopes, axis=-1)
+    totals = slope_sums if counts is slopes else tf.reduce_sum(counts, axis=-1)
+    rank_counts = None
+    if rank_kernel is not None and rank_kernel != kernel:
+        if isinstance(rank_kernel, comparison.Exponential):
+            rank_counts = tf.reduce_sum(summands, axis=-1)
+        elif isinstance(rank_kernel, comparison.Sigmoid) and isinstance(
+            kernel, comparison.Softplus
+        ):
+            rank_counts = slope_sums
         else:
-            log_rank_sum = _log1p_sum(rank_kernel, gaps, row_weights, candidate_weights)
-        log_density = weighting.log_density(
-            estimator.log_scale + log_rank_sum, estimator.num_items
-        )
-        losses = _numeric.saturating_exp(log_density + log_rank)
-    row_factors = _numeric.saturating_exp(log_density + estimator.log_scale + log_slope_scale)
-    return BlockLosses(losses, row_factors, slopes, slope_sums)
+            soft_steps = rank_kernel(gaps)
+            if candidate_weights is not None:
+                soft_steps = soft_steps * candidate_weights
+            rank_counts = tf.reduce_sum(soft_steps, axis=-1)
+    return ChunkSums(totals, rank_counts, slopes, slope_sums)
+
+
+def losses_and_factors(
+    chunks: Sequence[ChunkSums],
+    objective: RankObjective,
+    estimator: RankEstimator,
+    largest: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The losses of a block, and what its slopes are to be multiplied by, both ``[num_rows]``.
+
+    The factors are left apart from the slopes so that they can be multiplied into the thin side of
+    a matrix product.
+
+    Args:
+      chunks: the sums of all candidates.
+      objective: what to make of the ranks.
+      estimator: how the candidates stand for the catalogue.
+      largest: ``[num_rows]``: the logarithm of the largest weighed summand, at least 0, where the
+        sums are in the log domain.
+    """
+    weighting = objective.weighting
+
+    def log_rank(kernel: comparison.ComparisonKernel, total: tf.Tensor) -> tf.Tensor:
+        if isinstance(kernel, comparison.Exponential):
+            log_sum = largest + tf.math.log1p(total + tf.math.expm1(-largest))
+        else:
+            log_sum = tf.math.log1p(estimator.row_weights * total)
+        return estimator.log_scale + log_sum
+
+    log_gap_rank = log_rank(objective.kernel, tf.add_n([chunk.counts for chunk in chunks]))
+    if objective.rank_kernel is None:
+        log_density = weighting.log_density(log_gap_rank, estimator.num_items)
+        losses = weighting.integral_at_log(log_gap_rank, estimator.num_items)
+    else:
+        if chunks[0].rank_counts is None:
+            log_true_rank = log_gap_rank
+        else:
+            log_true_rank = log_rank(
+                objective.rank_kernel, tf.add_n([chunk.rank_counts for chunk in chunks])
+            )
+        log_density = weighting.log_density(log_true_rank, estimator.num_items)
+        losses = _numeric.saturating_exp(log_density + log_gap_rank)
+    if isinstance(objective.kernel, comparison.Exponential):
+        log_slope_scale = largest
+    else:
+        log_slope_scale = tf.math.log(estimator.row_weights)
+    factors = _numeric.saturating_exp(log_density + estimator.log_scale + log_slope_scale)
+    return losses, factors
 
 
 def _counts_and_slopes(
@@ -96,31 +159,3 @@ def _counts_and_slopes(
         counts = kernel(gaps)
         return counts, tf.sign(counts)
     return kernel(gaps), kernel.derivative(gaps)
-
-
-def _exponential(
-    gaps: tf.Tensor, row_weights: tf.Tensor, candidate_weights: tf.Tensor | None
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """``log(1 + sum)``, the summands over the largest of them, and the logarithm of that."""
-    log_weights = tf.math.log(row_weights)
-    if candidate_weights is not None:
-        gaps = gaps + tf.math.log(candidate_weights)
-    largest = tf.maximum(tf.reduce_max(gaps, axis=-1) + log_weights, 0.0)
-    summands = tf.exp(gaps + (log_weights - largest)[:, tf.newaxis])
-    total = tf.reduce_sum(summands, axis=-1)
-    log_sum = largest + tf.math.log1p(total + tf.math.expm1(-largest))
-    return log_sum, summands, largest
-
-
-def _log1p_sum(
-    kernel: comparison.ComparisonKernel,
-    gaps: tf.Tensor,
-    row_weights: tf.Tensor,
-    candidate_weights: tf.Tensor | None,
-) -> tf.Tensor:
-    if isinstance(kernel, comparison.Exponential):
-        return _exponential(gaps, row_weights, candidate_weights)[0]
-    counts = kernel(gaps)
-    if candidate_weights is not None:
-        counts = counts * candidate_weights
-    return tf.math.log1p(row_weights * tf.reduce_sum(counts, axis=-1))

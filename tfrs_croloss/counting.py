@@ -77,7 +77,7 @@ def count_ahead(
     """How many candidates score above each positive, and how many level with it.
 
     Everything counts as above where numbers are not finite, so that a broken model never looks
-    good; and for a query that is the zero vector, whose scores are all ties.
+    good; and if the query or all candidates are zero vectors, so that all scores are ties.
 
     Args:
       queries: ``[num_queries, dim]`` float32.
@@ -100,14 +100,14 @@ def count_ahead(
     # Gaps to the positive's score are scaled and shifted so that a tie is at 3, and 0 and 6 are
     # twice the error bound of the product away, whatever the order of its sums: a comparison is
     # certain beyond them.
-    unit = 2.0 * (dim + 8.0) * _unit_roundoff() * tf.sqrt(dim) / 3.0
+    unit = 4.0 * (dim + 8.0) * _unit_roundoff() * tf.sqrt(dim) / 3.0
     query_norms = _norms(queries)
     pair_norms = tf.gather(query_norms, query_rows)
     all_ahead = tf.logical_not(
         tf.math.is_finite(positive_scores) & tf.math.is_finite(pair_norms) & (pair_norms > 0.0)
     )
     bars = tf.cast(positive_scores, tf.float64) / (unit * pair_norms * tf.cast(largest, tf.float64))
-    shifts = tf.where(all_ahead, 9.0, 3.0 - tf.cast(bars, tf.float32))
+    shifts = tf.where(all_ahead, 1e30, 3.0 - tf.cast(bars, tf.float32))
     directions = tf.cast(
         tf.cast(queries, tf.float64) / (unit * query_norms[:, tf.newaxis]), tf.float32
     )
@@ -119,12 +119,15 @@ def count_ahead(
         directions = tf.pad(directions, [[0, 0], [0, 1]])
     ahead = tf.zeros_like(query_rows)
     level = tf.zeros_like(query_rows)
-    # A sum is finite only if all its terms are.
-    if largest <= 0.0 or not tf.math.is_finite(tf.reduce_sum(candidates)):
+    if largest <= 0.0 or not tf.reduce_all(tf.math.is_finite(candidates)):
         ahead += num_items
         num_items = tf.zeros_like(num_items)
 
+    pending = tf.zeros([0, 2], tf.int64)
     for start in tf.range(tf.constant(0, tf.int64), num_items, block_size):
+        tf.autograph.experimental.set_loop_options(
+            shape_invariants=[(pending, tf.TensorShape([None, 2]))]
+        )
         block = candidates[start : start + block_size]
         gaps = tf.matmul(
             directions,
@@ -148,18 +151,40 @@ def count_ahead(
         above = tf.reduce_sum(tf.cast(unsure_gaps >= 6.0, tf.int64), axis=1)
         ahead = tf.tensor_scatter_nd_add(ahead, unsure_pairs[:, tf.newaxis], above)
         close = tf.where((unsure_gaps > 0.0) & (unsure_gaps < 6.0))
+        pairs = tf.gather(unsure_pairs, close[:, 0])
         if not rescore:
-            pairs = tf.gather(unsure_pairs, close[:, 0])
             level += _count_by_pair(tf.ones_like(pairs, tf.bool), pairs, query_rows)
         else:
-            for first in tf.range(0, tf.shape(close)[0], _RESCORED_AT_ONCE):
-                pairs = tf.gather(unsure_pairs, close[first : first + _RESCORED_AT_ONCE, 0])
-                columns = close[first : first + _RESCORED_AT_ONCE, 1]
-                rows = tf.gather(query_rows, pairs)
-                again = pair_scores(tf.gather(queries, rows), tf.gather(block, columns))
-                bar = tf.gather(positive_scores, pairs)
-                ahead += _count_by_pair(again > bar, pairs, query_rows)
-                level += _count_by_pair(tf.equal(again, bar), pairs, query_rows)
+            pending = tf.concat([pending, tf.stack([pairs, start + close[:, 1]], axis=1)], axis=0)
+            if tf.shape(pending)[0] >= _RESCORED_AT_ONCE:
+                more_ahead, more_level = _settle(
+                    pending, queries, query_rows, positive_scores, candidates
+                )
+                ahead += more_ahead
+                level += more_level
+                pending = pending[:0]
+    more_ahead, more_level = _settle(pending, queries, query_rows, positive_scores, candidates)
+    return ahead + more_ahead, level + more_level
+
+
+def _settle(
+    close: tf.Tensor,
+    queries: tf.Tensor,
+    query_rows: tf.Tensor,
+    positive_scores: tf.Tensor,
+    candidates: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Counts as `count_ahead` does, over pairs and candidates ``[n, 2]``, by the definition."""
+    ahead = tf.zeros_like(query_rows)
+    level = tf.zeros_like(query_rows)
+    for first in tf.range(0, tf.shape(close)[0], _RESCORED_AT_ONCE):
+        pairs = close[first : first + _RESCORED_AT_ONCE, 0]
+        items = close[first : first + _RESCORED_AT_ONCE, 1]
+        rows = tf.gather(query_rows, pairs)
+        again = pair_scores(tf.gather(queries, rows), tf.gather(candidates, items))
+        bar = tf.gather(positive_scores, pairs)
+        ahead += _count_by_pair(again > bar, pairs, query_rows)
+        level += _count_by_pair(tf.equal(again, bar), pairs, query_rows)
     return ahead, level
 
 
@@ -171,7 +196,7 @@ def exact_ranks(
     query_rows: Any = None,
     excluded: Any = None,
     excluded_positives: str = "error",
-    candidate_block_size: int = 256,
+    candidate_block_size: int = 512,
     query_block_size: int = 2048,
 ) -> np.ndarray:
     """Ranks of positives among all candidates, 1 the best, ties against the positive.

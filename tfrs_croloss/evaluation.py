@@ -261,7 +261,7 @@ def evaluate(
     excluded_positives: str = "error",
     cutoffs: Sequence[int] = DEFAULT_CUTOFFS,
     alpha: float = 1.0,
-    candidate_block_size: int = 256,
+    candidate_block_size: int = 512,
     query_block_size: int = 2048,
 ) -> RankingReport:
     """Exact metrics of a whole test set over a whole catalogue.
