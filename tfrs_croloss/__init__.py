@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tfrs_croloss import comparison, losses, negatives, rank, weighting
+from tfrs_croloss import comparison, losses, memory, negatives, rank, weighting
 from tfrs_croloss._version import __version__
 from tfrs_croloss.comparison import ComparisonKernel
 from tfrs_croloss.losses import CROLoss, LambdaCROLoss, cro_loss, lambda_cro_loss
@@ -32,6 +32,7 @@ __all__ = [
     "cro_loss",
     "lambda_cro_loss",
     "losses",
+    "memory",
     "metrics",
     "models",
     "negatives",

@@ -89,7 +89,7 @@ def chunk_sums(
         ):
             rank_counts = slope_sums
         else:
-            soft_steps = rank_kernel(gaps)
+            soft_steps = _counts(rank_kernel, gaps)
             if candidate_weights is not None:
                 soft_steps = soft_steps * candidate_weights
             rank_counts = tf.reduce_sum(soft_steps, axis=-1)
@@ -149,13 +149,34 @@ def _counts_and_slopes(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The kernel and its derivative at every gap, from one exponential where they need one."""
     if isinstance(kernel, comparison.Softplus):
-        exponential = tf.exp(tf.minimum(gaps, _LARGE_GAP))
-        counts = tf.maximum(tf.math.log1p(exponential), gaps)
-        return counts, exponential / (1.0 + exponential)
+        return _softplus(gaps)
     if isinstance(kernel, comparison.Sigmoid):
         counts = tf.sigmoid(gaps)
-        return counts, counts * tf.sigmoid(-gaps)
+        return counts, counts * (1.0 - counts)
     if isinstance(kernel, comparison.Hinge):
         counts = kernel(gaps)
         return counts, tf.sign(counts)
     return kernel(gaps), kernel.derivative(gaps)
+
+
+def _softplus(gaps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Softplus and its derivative, from one exponential."""
+
+    def of(exponential: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.math.log1p(exponential), exponential / (1.0 + exponential)
+
+    def with_large_gaps() -> tuple[tf.Tensor, tf.Tensor]:
+        counts, slopes = of(tf.exp(tf.minimum(gaps, _LARGE_GAP)))
+        return tf.maximum(counts, gaps), slopes
+
+    return tf.cond(
+        tf.reduce_max(gaps) <= _LARGE_GAP, lambda: of(tf.exp(gaps)), with_large_gaps
+    )
+
+
+def _counts(kernel: comparison.ComparisonKernel, gaps: tf.Tensor) -> tf.Tensor:
+    """The kernel alone."""
+    if isinstance(kernel, comparison.UnitStep):
+        # A NaN is found by the other kernel, which every loss has.
+        return tf.cast(gaps >= 0.0, gaps.dtype)
+    return kernel(gaps)
