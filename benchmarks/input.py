@@ -39,12 +39,14 @@ def contenders(
     source = TrainingInput(split, num_items, settings.window_options)
     model = build_model(settings, num_items)
     model.compile(build_optimizer(settings, num_items, steps))
+    # Both are built once, as a training run does: building traces a function, about 0.1 s.
+    gathered = source.dataset(0, steps)
     in_memory = source.dataset(0, steps).cache()
     for _ in in_memory:
         pass
 
     def read() -> None:
-        for _ in source.dataset(0, steps):
+        for _ in gathered:
             pass
 
     def fit(dataset: tf.data.Dataset) -> None:
@@ -52,7 +54,7 @@ def contenders(
 
     return {
         "input alone": read,
-        "fit": lambda: fit(source.dataset(0, steps)),
+        "fit": lambda: fit(gathered),
         "fit, batches in memory": lambda: fit(in_memory),
     }
 
@@ -78,7 +80,7 @@ def main() -> int:
         seconds,
         [
             harness.Target("fit", "input alone", 5.0),
-            harness.Target("fit", "fit, batches in memory", 1.25, at_most=True),
+            harness.Target("fit", "fit, batches in memory", 1.2, at_most=True),
         ],
     )
     for name in seconds:

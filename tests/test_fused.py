@@ -87,7 +87,7 @@ def test_the_fused_task_equals_the_one_with_scores(loss):
     for num_queries, num_candidates in ((7, 11), (1, 1), (5, 5)):
         queries, candidates = batch(num_queries, num_candidates)
         for name, (task, call) in options_of(num_queries, num_candidates).items():
-            budget = 3 * 2 * 8 * num_candidates  # three rows
+            budget = 3 * 8 * num_candidates  # three rows
             fast = value_and_gradients(
                 lambda q, c: Retrieval(loss, memory_budget=budget, **task)(q, c, **call),
                 queries, candidates,
@@ -143,12 +143,13 @@ def test_second_use_of_the_embeddings_adds_up():
 
 def test_block_sizes():
     table = tf.zeros([1000, 8])
-    row = 2 * 4 * 1000
+    row = 4 * 1000
     assert int(rows_per_block(tf.constant(100), table, 10 * row)) == 10
     assert int(rows_per_block(tf.constant(100), table, 1)) == 1
     assert int(rows_per_block(tf.constant(100), table, 10**12)) == 100
     assert int(rows_per_block(tf.constant(100), table, 99 * row)) == 50  # even blocks
     assert int(rows_per_block(tf.constant(0), table, None)) == 1
+    assert int(rows_per_block(tf.constant(10**6), tf.zeros([2**20, 1]), None)) == 64
 
 
 def exact_loss(loss, queries, catalogue, positives, known, weights, temperature, cosine):
@@ -188,7 +189,7 @@ def test_the_whole_catalogue(kernel, cosine, chunk_bytes, monkeypatch):
     weights = np.array([1.0, 0.5, 0.0, 2.0, 1.0])
     loss = CROLoss(1.4, kernel)
     task = CatalogueRetrieval(
-        loss, temperature=0.5, normalize=cosine, memory_budget=2 * 2 * 8 * 23
+        loss, temperature=0.5, normalize=cosine, memory_budget=2 * 8 * 23
     )
     fast = value_and_gradients(
         lambda q, c: task(q, c, positives, weights, known_positive_items=known), queries, catalogue

@@ -27,12 +27,15 @@ class ChunkSums:
     """What one chunk of candidates adds to a block of rows.
 
     Attributes:
-      counts: ``[num_rows]`` sums of the kernel, of summands over ``exp(shift)`` for the exponential.
+      largest: ``[num_rows]``: the logarithm of the chunk's largest exponential, at least 0. Whatever
+        comes from the exponential is over that exponential, so that it fits the type.
+      counts: ``[num_rows]`` sums of the kernel.
       rank_counts: the same for the rank kernel; None where it is the kernel.
-      slopes: ``[num_rows, chunk_size]`` derivatives of the kernel, over ``exp(shift)`` likewise.
+      slopes: ``[num_rows, chunk_size]`` derivatives of the kernel.
       slope_sums: ``[num_rows]``.
     """
 
+    largest: tf.Tensor
     counts: tf.Tensor
     rank_counts: tf.Tensor | None
     slopes: tf.Tensor
@@ -45,19 +48,8 @@ def has_fast_form(objective: RankObjective) -> bool:
     return all(type(kernel) in comparison.BUILT_IN.values() for kernel in kernels)
 
 
-def needs_largest_gap(objective: RankObjective) -> bool:
-    """Whether the sums are taken in the log domain, relative to the largest summand."""
-    return any(
-        isinstance(kernel, comparison.Exponential)
-        for kernel in (objective.kernel, objective.rank_kernel)
-    )
-
-
 def chunk_sums(
-    gaps: tf.Tensor,
-    objective: RankObjective,
-    candidate_weights: tf.Tensor | None,
-    shift: tf.Tensor,
+    gaps: tf.Tensor, objective: RankObjective, candidate_weights: tf.Tensor | None
 ) -> ChunkSums:
     """What one chunk adds.
 
@@ -65,13 +57,14 @@ def chunk_sums(
       gaps: ``[num_rows, chunk_size]``, ``NO_GAP`` where a candidate does not compete.
       objective: of built-in kernels.
       candidate_weights: broadcastable to ``gaps``, or None.
-      shift: ``[num_rows]``: what the exponential subtracts from its exponents.
     """
     kernel, rank_kernel = objective.kernel, objective.rank_kernel
     summands = None
-    if needs_largest_gap(objective):
+    largest = tf.zeros_like(gaps[:, 0])
+    if any(isinstance(one, comparison.Exponential) for one in (kernel, rank_kernel)):
         exponents = gaps if candidate_weights is None else gaps + tf.math.log(candidate_weights)
-        summands = tf.exp(exponents - shift[:, tf.newaxis])
+        largest = tf.maximum(tf.reduce_max(exponents, axis=-1), 0.0)
+        summands = tf.exp(exponents - largest[:, tf.newaxis])
     if isinstance(kernel, comparison.Exponential):
         counts = slopes = summands
     else:
@@ -93,37 +86,42 @@ def chunk_sums(
             if candidate_weights is not None:
                 soft_steps = soft_steps * candidate_weights
             rank_counts = tf.reduce_sum(soft_steps, axis=-1)
-    return ChunkSums(totals, rank_counts, slopes, slope_sums)
+    return ChunkSums(largest, totals, rank_counts, slopes, slope_sums)
 
 
 def losses_and_factors(
-    chunks: Sequence[ChunkSums],
-    objective: RankObjective,
-    estimator: RankEstimator,
-    largest: tf.Tensor,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """The losses of a block, and what its slopes are to be multiplied by, both ``[num_rows]``.
+    chunks: Sequence[ChunkSums], objective: RankObjective, estimator: RankEstimator
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """The losses of a block, ``[num_rows]``, and what each chunk's slopes are to be multiplied by.
 
-    The factors are left apart from the slopes so that they can be multiplied into the thin side of
-    a matrix product.
+    The factors, ``[num_rows]`` each, are left apart from the slopes so that they can be multiplied
+    into the thin side of a matrix product.
 
     Args:
       chunks: the sums of all candidates.
       objective: what to make of the ranks.
       estimator: how the candidates stand for the catalogue.
-      largest: ``[num_rows]``: the logarithm of the largest weighed summand, at least 0, where the
-        sums are in the log domain.
     """
     weighting = objective.weighting
+    log_weights = tf.math.log(estimator.row_weights)
+    largest = tf.reduce_max(tf.stack([chunk.largest for chunk in chunks]), axis=0)
+    # Of the weighed exponentials, at least 0: what they are all brought over.
+    overall = tf.maximum(largest + log_weights, 0.0)
 
-    def log_rank(kernel: comparison.ComparisonKernel, total: tf.Tensor) -> tf.Tensor:
+    def log_rank(
+        kernel: comparison.ComparisonKernel, counts: Sequence[tf.Tensor]
+    ) -> tf.Tensor:
         if isinstance(kernel, comparison.Exponential):
-            log_sum = largest + tf.math.log1p(total + tf.math.expm1(-largest))
+            total = tf.add_n([
+                count * tf.exp(chunk.largest + log_weights - overall)
+                for count, chunk in zip(counts, chunks)
+            ])
+            log_sum = overall + tf.math.log1p(total + tf.math.expm1(-overall))
         else:
-            log_sum = tf.math.log1p(estimator.row_weights * total)
+            log_sum = tf.math.log1p(estimator.row_weights * tf.add_n(list(counts)))
         return estimator.log_scale + log_sum
 
-    log_gap_rank = log_rank(objective.kernel, tf.add_n([chunk.counts for chunk in chunks]))
+    log_gap_rank = log_rank(objective.kernel, [chunk.counts for chunk in chunks])
     if objective.rank_kernel is None:
         log_density = weighting.log_density(log_gap_rank, estimator.num_items)
         losses = weighting.integral_at_log(log_gap_rank, estimator.num_items)
@@ -132,16 +130,15 @@ def losses_and_factors(
             log_true_rank = log_gap_rank
         else:
             log_true_rank = log_rank(
-                objective.rank_kernel, tf.add_n([chunk.rank_counts for chunk in chunks])
+                objective.rank_kernel, [chunk.rank_counts for chunk in chunks]
             )
         log_density = weighting.log_density(log_true_rank, estimator.num_items)
         losses = _numeric.saturating_exp(log_density + log_gap_rank)
-    if isinstance(objective.kernel, comparison.Exponential):
-        log_slope_scale = largest
-    else:
-        log_slope_scale = tf.math.log(estimator.row_weights)
-    factors = _numeric.saturating_exp(log_density + estimator.log_scale + log_slope_scale)
-    return losses, factors
+    log_factor = log_density + estimator.log_scale + log_weights
+    if not isinstance(objective.kernel, comparison.Exponential):
+        factor = _numeric.saturating_exp(log_factor)
+        return losses, [factor] * len(chunks)
+    return losses, [_numeric.saturating_exp(log_factor + chunk.largest) for chunk in chunks]
 
 
 def _counts_and_slopes(

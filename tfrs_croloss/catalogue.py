@@ -32,8 +32,8 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
       loss_metrics: Keras metrics that summarise the loss.
       temperature: scores are divided by it; above 0.
       normalize: whether to score by the cosine instead of the inner product.
-      memory_budget: in bytes, for the scores of one block of queries. By default 256 MB, or three
-        times what the items' embeddings take where that is more.
+      memory_budget: in bytes, for one block of queries; by default what 64 queries take, four bytes
+        for every item.
       name: of the task.
     """
 
@@ -118,7 +118,7 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
                 rows = tf.cast(block.value_rowids(), tf.int32)
                 return tf.stack([rows, block.values], axis=-1)
 
-        def exact(count: tf.Tensor, start: tf.Tensor, size: tf.Tensor) -> RankEstimator:
+        def exact(count: tf.Tensor) -> RankEstimator:
             num_items = tf.fill(tf.shape(count), tf.cast(tf.shape(catalogue)[0], count.dtype))
             return RankEstimator(num_items, tf.zeros_like(count), tf.ones_like(count))
 

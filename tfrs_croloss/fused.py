@@ -15,19 +15,14 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from tfrs_croloss import _numeric
-from tfrs_croloss.blocks import (
-    NO_GAP,
-    chunk_sums,
-    losses_and_factors,
-    needs_largest_gap,
-)
+from tfrs_croloss.blocks import NO_GAP, ChunkSums, chunk_sums, losses_and_factors
 from tfrs_croloss.objective import RankObjective
 from tfrs_croloss.rank import RankEstimator
 
-_LEAST_BUDGET = 128 * 2**20
-# Matrices of a block's shape that are alive at once: scores, and the slopes that take their place.
-_LIVE_MATRICES = 2
+# A chunk's scores and what is made of them should stay in the processor's cache.
 _CHUNK_BYTES = 4 * 2**20
+# The gradient of all candidates is written once per block, so that blocks should not be too thin.
+_LEAST_ROWS = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,11 +34,13 @@ class Competition:
       dropped: gives ``[num_dropped, 2]`` pairs of a row of the block and a column to take out.
       estimator: from the number of negatives of each row, ``[num_rows]``, how they stand for the
         catalogue.
+      candidate_weights: gives ``[1 or num_rows, num_candidates]`` importance weights, or None.
     """
 
-    estimator: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], RankEstimator]
+    estimator: Callable[[tf.Tensor], RankEstimator]
     mask: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None
     dropped: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None
+    candidate_weights: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None
 
 
 def weighted_loss(
@@ -65,8 +62,8 @@ def weighted_loss(
       row_weights: ``[num_queries]``.
       objective: of built-in kernels.
       competition: who competes with whom.
-      memory_budget: in bytes, for the matrices of one block. By default 128 MB, or twice the
-        candidates' embeddings where that is more: their gradient is written once per block.
+      memory_budget: in bytes, for the slopes of one block. By default they take 4 MB, or what 64
+        queries take where that is more.
 
     Returns:
       A scalar, differentiable with respect to both embeddings.
@@ -94,13 +91,11 @@ def rows_per_block(
     num_queries: tf.Tensor, candidates: tf.Tensor, memory_budget: int | None
 ) -> tf.Tensor:
     """How many queries fit the budget: at least one, at most all, in blocks of even size."""
-    shape = tf.shape(candidates, out_type=tf.int64)
-    size = candidates.dtype.size
+    row_bytes = tf.maximum(tf.shape(candidates, out_type=tf.int64)[0] * candidates.dtype.size, 1)
     if memory_budget is None:
-        budget = tf.maximum(2 * size * shape[0] * shape[1], _LEAST_BUDGET)
+        most = tf.maximum(_CHUNK_BYTES // row_bytes, _LEAST_ROWS)
     else:
-        budget = tf.constant(memory_budget, tf.int64)
-    most = tf.maximum(budget // tf.maximum(_LIVE_MATRICES * size * shape[0], 1), 1)
+        most = tf.maximum(memory_budget // row_bytes, 1)
     queries = tf.maximum(tf.cast(num_queries, tf.int64), 1)
     num_blocks = -(-queries // most)
     return tf.cast(-(-queries // num_blocks), tf.int32)
@@ -114,7 +109,7 @@ def chunk_bounds(num_candidates: int | None, num_rows: int | None, itemsize: int
     """
     if num_candidates is None:
         return [0, -1]
-    rows = 32 if num_rows is None else max(num_rows, 1)
+    rows = _LEAST_ROWS if num_rows is None else max(num_rows, 1)
     num_chunks = max(-(-num_candidates * rows * itemsize // _CHUNK_BYTES), 1)
     return [-(-num_candidates * number // num_chunks) for number in range(num_chunks + 1)]
 
@@ -151,34 +146,41 @@ def _blocked(
         block_queries = tf.slice(queries, [start, 0], [size, dim])
         block_weights = tf.slice(row_weights, [start], [size])
         columns = tf.slice(padded_columns, [start], [size])
-        positive, gaps, count = _gaps(block_queries, chunks, columns, competition, start, size)
-        estimator = competition.estimator(count, start, size)
-        largest = tf.zeros_like(positive)
-        if needs_largest_gap(objective):
-            largest = _largest(gaps, chunks, estimator)
-        shift = largest - tf.math.log(estimator.row_weights)
-        sums = [
-            chunk_sums(chunk_gaps, objective, chunk.weights(estimator), shift)
-            for chunk_gaps, chunk in zip(gaps, chunks)
-        ]
-        losses, factors = losses_and_factors(sums, objective, estimator, largest)
+        positive_rows = tf.gather(candidates, columns)
+        # From a matrix product like the others, so that an item like the positive ties with it.
+        positive = tf.linalg.diag_part(
+            tf.matmul(block_queries, positive_rows, transpose_b=True)
+        )
+        rivals = _Rivals(positive, columns, competition, start, size)
+        weights = None
+        if competition.candidate_weights is not None:
+            weights = competition.candidate_weights(start, size)
+        sums: list[ChunkSums] = []
+        for chunk in chunks:
+            # One chunk after the other: together they would not stay in the cache.
+            with tf.control_dependencies([s.slope_sums for s in sums[-1:]]):
+                scores = tf.matmul(block_queries, chunk.rows, transpose_b=True)
+                gaps = rivals.gaps(chunk, scores)
+                sums.append(chunk_sums(gaps, objective, chunk.columns_of(weights)))
+        estimator = competition.estimator(rivals.count)
+        losses, factors = losses_and_factors(sums, objective, estimator)
         losses = tf.where(tf.math.is_nan(positive), positive, losses)
         # The row factors go into the thin matrices, and the positive's part is a thin one too.
-        factors = (block_weights * factors)[:, tf.newaxis]
-        pull = tf.add_n([chunk.slope_sums for chunk in sums])[:, tf.newaxis]
-        scaled_queries = factors * block_queries
-        push = tf.add_n([tf.matmul(s.slopes, chunk.rows) for s, chunk in zip(sums, chunks)])
-        query_gradient = factors * (push - pull * tf.gather(candidates, columns))
-        chunk_gradients = [
-            gradient + tf.matmul(s.slopes, scaled_queries, transpose_a=True)
-            for gradient, s in zip(chunk_gradients, sums)
-        ]
+        factors = [(block_weights * factor)[:, tf.newaxis] for factor in factors]
+        query_gradient, pull = tf.zeros_like(block_queries), tf.zeros_like(positive)[:, tf.newaxis]
+        new_gradients = []
+        for s, chunk, factor, gradient in zip(sums, chunks, factors, chunk_gradients):
+            query_gradient += factor * tf.matmul(s.slopes, chunk.rows)
+            pull += factor * s.slope_sums[:, tf.newaxis]
+            push = tf.matmul(s.slopes, factor * block_queries, transpose_a=True)
+            new_gradients.append(gradient + push)
+        query_gradient -= pull * positive_rows
         return (
             number + 1,
             value + tf.reduce_sum(block_weights * losses),
-            chunk_gradients,
+            new_gradients,
             gradients.write(number, query_gradient),
-            pulls.write(number, -pull * scaled_queries),
+            pulls.write(number, -pull * block_queries),
         )
 
     _, value, chunk_gradients, gradients, pulls = tf.while_loop(
@@ -212,15 +214,9 @@ class _Chunk:
         self.first, self.last = first, last
         self.rows = candidates if self.is_all else candidates[first:last]
 
-    def columns_of(self, matrix: tf.Tensor) -> tf.Tensor:
+    def columns_of(self, matrix: tf.Tensor | None) -> tf.Tensor | None:
         """The chunk's part of a matrix with a column for every candidate."""
-        return matrix if self.is_all else matrix[:, self.first : self.last]
-
-    def weights(self, estimator: RankEstimator) -> tf.Tensor | None:
-        """The chunk's part of the candidates' weights."""
-        if estimator.candidate_weights is None:
-            return None
-        return self.columns_of(estimator.candidate_weights)
+        return matrix if matrix is None or self.is_all else matrix[:, self.first : self.last]
 
     def local(self, columns: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Columns as counted within the chunk, and whether they are in it."""
@@ -230,62 +226,49 @@ class _Chunk:
         return tf.clip_by_value(columns - self.first, 0, self.last - self.first - 1), inside
 
 
-def _gaps(
-    queries: tf.Tensor,
-    chunks: list[_Chunk],
-    columns: tf.Tensor,
-    competition: Competition,
-    start: tf.Tensor,
-    size: tf.Tensor,
-) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
-    """The positives' scores, the gaps of each chunk, and how many compete in each row.
+class _Rivals:
+    """Turns a block's scores into gaps, ``NO_GAP`` where a candidate does not compete.
 
-    Gaps are ``NO_GAP`` where there is no competition.
+    Attributes:
+      count: ``[num_rows]``: how many of the candidates seen so far compete.
     """
-    scores = [tf.matmul(queries, chunk.rows, transpose_b=True) for chunk in chunks]
-    positive = tf.zeros_like(queries[:, 0])
-    places = []
-    for chunk, chunk_scores in zip(chunks, scores):
-        local, inside = chunk.local(columns)
-        place = tf.stack([tf.range(size), local], axis=-1)
-        places.append((place, inside))
-        positive = tf.where(inside, tf.gather_nd(chunk_scores, place), positive)
-    considered = None if competition.mask is None else competition.mask(start, size)
-    dropped = None if competition.dropped is None else competition.dropped(start, size)
-    no_gap = tf.constant(NO_GAP, positive.dtype)
-    gaps = []
-    count = tf.zeros_like(positive)
-    for chunk, chunk_scores, (place, inside) in zip(chunks, scores, places):
-        chunk_gaps = chunk_scores - positive[:, tf.newaxis]
-        if considered is not None:
-            chunk_gaps = tf.where(chunk.columns_of(considered), chunk_gaps, no_gap)
-        own = no_gap if chunk.is_all else tf.gather_nd(chunk_gaps, place)
-        chunk_gaps = tf.tensor_scatter_nd_update(
-            chunk_gaps, place, tf.where(inside, no_gap, own)
-        )
-        if dropped is not None:
-            local, inside = chunk.local(dropped[:, 1])
-            listed = tf.boolean_mask(tf.stack([dropped[:, 0], local], axis=-1), inside)
-            chunk_gaps = tf.tensor_scatter_nd_update(
-                chunk_gaps, listed, tf.fill([tf.shape(listed)[0]], no_gap)
+
+    def __init__(
+        self,
+        positive: tf.Tensor,
+        columns: tf.Tensor,
+        competition: Competition,
+        start: tf.Tensor,
+        size: tf.Tensor,
+    ) -> None:
+        self._positive = positive[:, tf.newaxis]
+        self._columns = columns
+        self._size = size
+        self._considered = None if competition.mask is None else competition.mask(start, size)
+        self._dropped = None if competition.dropped is None else competition.dropped(start, size)
+        # Without a mask all compete but the positive.
+        self.count = tf.zeros_like(positive) - (1.0 if self._considered is None else 0.0)
+
+    def gaps(self, chunk: _Chunk, scores: tf.Tensor) -> tf.Tensor:
+        """The gaps of a chunk, ``[num_rows, chunk_size]``."""
+        no_gap = tf.constant(NO_GAP, scores.dtype)
+        gaps = scores - self._positive
+        if self._considered is not None:
+            gaps = tf.where(chunk.columns_of(self._considered), gaps, no_gap)
+        local, inside = chunk.local(self._columns)
+        place = tf.stack([tf.range(self._size), local], axis=-1)
+        own = tf.fill(tf.shape(local), no_gap)
+        if not chunk.is_all:
+            own = tf.where(inside, own, tf.gather_nd(gaps, place))
+        gaps = tf.tensor_scatter_nd_update(gaps, place, own)
+        if self._dropped is not None:
+            local, inside = chunk.local(self._dropped[:, 1])
+            listed = tf.boolean_mask(tf.stack([self._dropped[:, 0], local], axis=-1), inside)
+            gaps = tf.tensor_scatter_nd_update(
+                gaps, listed, tf.fill([tf.shape(listed)[0]], no_gap)
             )
-        if considered is not None:
-            count += tf.reduce_sum(tf.cast(chunk_gaps > no_gap, count.dtype), axis=-1)
+        if self._considered is None:
+            self.count += tf.cast(tf.shape(gaps)[1], gaps.dtype)
         else:
-            count += tf.cast(tf.shape(chunk_gaps)[1], count.dtype)
-        gaps.append(chunk_gaps)
-    return positive, gaps, count if considered is not None else count - 1.0
-
-
-def _largest(
-    gaps: list[tf.Tensor], chunks: list[_Chunk], estimator: RankEstimator
-) -> tf.Tensor:
-    """The logarithm of each row's largest weighed exponential, at least 0."""
-    largest = []
-    for chunk_gaps, chunk in zip(gaps, chunks):
-        weights = chunk.weights(estimator)
-        if weights is not None:
-            chunk_gaps = chunk_gaps + tf.math.log(weights)
-        largest.append(tf.reduce_max(chunk_gaps, axis=-1))
-    overall = tf.reduce_max(tf.stack(largest), axis=0) + tf.math.log(estimator.row_weights)
-    return tf.maximum(overall, 0.0)
+            self.count += tf.reduce_sum(tf.cast(gaps > no_gap, gaps.dtype), axis=-1)
+        return gaps

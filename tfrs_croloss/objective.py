@@ -18,7 +18,13 @@ import tensorflow as tf
 
 from tfrs_croloss import _checks, _numeric, comparison
 from tfrs_croloss import weighting as weightings
-from tfrs_croloss.rank import RankEstimator, candidates, count_true, probabilities, rank_estimator
+from tfrs_croloss.rank import (
+    RankEstimator,
+    candidates,
+    count_true,
+    importance_weights,
+    rank_estimator,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +201,7 @@ def per_query_losses(
         count_true(negatives, dtype),
         num_items=num_items,
         rank_estimate=rank_estimate,
-        sampling_probability=probabilities(sampling_probability, dtype),
+        candidate_weights=importance_weights(sampling_probability, dtype),
     )
     # XLA drops the check above; a row that it would have refused must not look like a good one.
     absent = 0.0 if mask_rows_without_positive else float("nan")

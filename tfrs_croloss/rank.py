@@ -65,16 +65,15 @@ def rank_estimator(
     *,
     num_items: int | None = None,
     rank_estimate: str = "paper",
-    sampling_probability: tf.Tensor | None = None,
+    candidate_weights: tf.Tensor | None = None,
 ) -> RankEstimator:
     """The estimator for rows with so many negatives.
 
     Args:
       count: ``[num_queries]`` how many candidates compete in each row, in the computing type.
       num_items: size of the catalogue; without it the candidates at hand are the catalogue.
-      rank_estimate: ``"paper"`` or ``"unbiased"``; not used with probabilities.
-      sampling_probability: ``[num_candidates]`` or ``[num_queries, num_candidates]``; the
-        probability with which each candidate is drawn.
+      rank_estimate: ``"paper"`` or ``"unbiased"``; not used with weights.
+      candidate_weights: from ``importance_weights``, or None.
     """
     dtype = count.dtype
     if num_items is None:
@@ -84,10 +83,8 @@ def rank_estimator(
     no_scale = tf.zeros_like(count)
     # A row without negatives has nothing to weigh; 1 keeps its arithmetic finite.
     draws = tf.maximum(count, 1.0)
-    if sampling_probability is not None:
-        weights = 1.0 / tf.cast(sampling_probability, dtype)
-        weights = weights[tf.newaxis, :] if weights.shape.rank == 1 else weights
-        return RankEstimator(catalogue, no_scale, 1.0 / draws, weights)
+    if candidate_weights is not None:
+        return RankEstimator(catalogue, no_scale, 1.0 / draws, candidate_weights)
     if num_items is None:
         return RankEstimator(catalogue, no_scale, tf.ones_like(count))
     if rank_estimate == "unbiased":
@@ -147,7 +144,7 @@ def soft_rank(
         count_true(negatives, scores.dtype),
         num_items=_checks.catalogue_size("num_items", num_items),
         rank_estimate=_checks.one_of("rank_estimate", rank_estimate, RANK_ESTIMATES),
-        sampling_probability=probabilities(sampling_probability, scores.dtype),
+        candidate_weights=importance_weights(sampling_probability, scores.dtype),
     )
     positive = tf.reduce_sum(tf.where(positives, scores, 0.0), axis=-1, keepdims=True)
     gaps = tf.where(negatives, scores - positive, 0.0)
@@ -204,10 +201,10 @@ def same_type(one: tf.Tensor, other: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.cast(one, dtype), tf.cast(other, dtype)
 
 
-def probabilities(
+def importance_weights(
     values: tf.Tensor | None, dtype: tf.DType, name: str = "sampling_probability"
 ) -> tf.Tensor | None:
-    """Sampling probabilities as a checked ``[num_candidates]`` or ``[1 or more, …]`` tensor."""
+    """``[1 or num_queries, num_candidates]``: one over the checked sampling probabilities."""
     if values is None:
         return None
     values = tf.cast(floating(name, values, dtype), dtype)
@@ -217,7 +214,9 @@ def probabilities(
         f"`{name}` should be above 0 and at most 1: the probability with which the "
         "sampler draws a candidate. Count an item at least once."
     )
-    return tf.reshape(_checks.rows(flat, wrong, message), tf.shape(values))
+    checked = tf.reshape(_checks.rows(flat, wrong, message), tf.shape(values))
+    weights = 1.0 / tf.ensure_shape(checked, values.shape)
+    return weights[tf.newaxis, :] if values.shape.rank == 1 else weights
 
 
 def _constant(value: int, dtype: tf.DType) -> tf.Tensor:

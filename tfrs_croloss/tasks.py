@@ -21,7 +21,7 @@ from tfrs_croloss.rank import (
     RankEstimator,
     count_true,
     floating,
-    probabilities,
+    importance_weights,
     rank_estimator,
     same_type,
 )
@@ -254,7 +254,11 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
             batch = dataclasses.replace(batch, scores=check_finite(batch.scores, batch.considered))
         dtype = _numeric.compute_dtype(batch.scores.dtype)
         estimator = self._estimator(
-            loss, count_true(batch.negatives, dtype), candidate_sampling_probability
+            loss,
+            count_true(batch.negatives, dtype),
+            importance_weights(
+                candidate_sampling_probability, dtype, "candidate_sampling_probability"
+            ),
         )
         shape = tf.shape(batch.scores)
         batch, kept = batch.hardest(self._num_hard_negatives)
@@ -303,12 +307,13 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         if self._temperature is not None:
             query_embeddings = query_embeddings / self._temperature
 
-        def estimator(count: tf.Tensor, start: tf.Tensor, size: tf.Tensor) -> RankEstimator:
-            probability = candidate_sampling_probability
-            if probability is not None and tf.convert_to_tensor(probability).shape.rank == 2:
-                rows = tf.minimum(start + tf.range(size), allowed.num_queries - 1)
-                probability = tf.gather(probability, rows)
-            return self._estimator(loss, count, probability)
+        weights = importance_weights(
+            candidate_sampling_probability, dtype, "candidate_sampling_probability"
+        )
+
+        def block_weights(start: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+            rows = tf.minimum(start + tf.range(size), tf.shape(weights)[0] - 1)
+            return weights if weights.shape[0] == 1 else tf.gather(weights, rows)
 
         return weighted_loss(
             query_embeddings,
@@ -316,20 +321,22 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
             tf.range(allowed.num_queries),
             row_weights,
             loss.objective,
-            Competition(estimator, None if allowed.lets_all_pass else allowed.considered),
+            Competition(
+                lambda count: self._estimator(loss, count, weights),
+                mask=None if allowed.lets_all_pass else allowed.considered,
+                candidate_weights=None if weights is None else block_weights,
+            ),
             self._memory_budget,
         )
 
     def _estimator(
-        self, loss: RetrievalLoss, count: tf.Tensor, probability: tf.Tensor | None
+        self, loss: RetrievalLoss, count: tf.Tensor, candidate_weights: tf.Tensor | None
     ) -> RankEstimator:
         return rank_estimator(
             count,
             num_items=self._num_items,
             rank_estimate=loss.rank_estimate,
-            sampling_probability=probabilities(
-                probability, count.dtype, "candidate_sampling_probability"
-            ),
+            candidate_weights=candidate_weights,
         )
 
 
