@@ -79,7 +79,7 @@ def call(form: str, num_queries: int, num_items: int) -> Callable[[], object]:
 
 
 def extra_memory(form: str, num_queries: int, num_items: int) -> float:
-    """Bytes that a step takes beyond the embeddings, their gradients excepted; of a fresh process."""
+    """Bytes that a step takes beyond the embeddings, in a process of its own."""
     peaks = [
         harness.peak_memory_of(
             "benchmarks.catalogue", "--form", form, "--shape", str(num_queries), str(num_items),

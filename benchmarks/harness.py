@@ -147,9 +147,10 @@ def peak_memory_of(module: str, *arguments: str) -> int:
     # The child reports its own peak as the last line: the parent's view is a maximum over all
     # children so far.
     program = (
-        "import resource, runpy, sys; sys.argv = sys.argv[1:]; "
-        "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True); "
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        "import atexit, runpy, sys; sys.argv = sys.argv[1:]; "
+        "from benchmarks import harness; "
+        "atexit.register(lambda: print(harness.own_peak_memory())); "
+        "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
     )
     finished = subprocess.run(
         [sys.executable, "-c", program, module, *arguments],
@@ -159,14 +160,19 @@ def peak_memory_of(module: str, *arguments: str) -> int:
     )
     if finished.returncode != 0:
         raise RuntimeError(f"{module} failed: {finished.stderr[-2000:]}")
-    return _in_bytes(int(finished.stdout.split()[-1]))
+    return int(finished.stdout.split()[-1])
 
 
 def own_peak_memory() -> int:
     """Peak resident memory of this process so far, in bytes."""
-    return _in_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-
-
-def _in_bytes(max_rss: int) -> int:
-    # macOS counts bytes, Linux kibibytes.
-    return max_rss if platform.system() == "Darwin" else max_rss * 1024
+    try:
+        # What getrusage tells includes, on Linux, what the parent had when it started this process.
+        with open("/proc/self/status", encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # macOS counts bytes, others kibibytes.
+    return peak if platform.system() == "Darwin" else peak * 1024

@@ -1,4 +1,4 @@
-"""What a loss costs, forward and backward, against TFRS' softmax: ``python -m benchmarks.losses``."""
+"""What a loss costs, with its gradients, against TFRS' softmax: ``python -m benchmarks.losses``."""
 
 from __future__ import annotations
 

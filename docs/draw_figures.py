@@ -1,4 +1,4 @@
-"""Draws the README's figure: the comparison kernels, and what alpha does to the weight of each rank.
+"""Draws the README's figure: the comparison kernels, and what alpha does to each rank's weight.
 
 Run with ``make figures``.
 """

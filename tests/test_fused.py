@@ -237,6 +237,8 @@ def test_trains_with_fit_against_the_whole_catalogue():
     model = Model()
     model.compile(optimizer=tf.keras.optimizers.Adam(0.05))
     model.fit(data, epochs=40, verbose=0)
-    vectors = [tf.math.l2_normalize(layer.embeddings, axis=1) for layer in (model.users, model.items)]
-    best = np.argmax(vectors[0] @ tf.transpose(vectors[1]), axis=1)
+    queries, items = (
+        tf.math.l2_normalize(layer.embeddings, axis=1) for layer in (model.users, model.items)
+    )
+    best = np.argmax(queries @ tf.transpose(items), axis=1)
     assert np.mean(best == users % 40) > 0.9

@@ -25,6 +25,8 @@ def test_the_commands_are_targets_of_the_makefile():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, flags=re.MULTILINE))
     mentioned = set(re.findall(r"\bmake (?:PYTHON=\S+ )?([a-z][a-z-]+)(?=[`\s])", README))
-    named = {word for word in mentioned if f"`make {word}" in README or f"    make {word}" in README}
+    named = {
+        word for word in mentioned if f"`make {word}" in README or f"    make {word}" in README
+    }
     assert {"demo", "test"} <= named
     assert named <= targets, named - targets

@@ -1,9 +1,9 @@
 """The sums that a chunk of gaps contributes to ranks, with the transcendental functions shared.
 
-The readable definitions are in ``tfrs_croloss.comparison``; what is here gives the same numbers from
-fewer passes over the matrix, for candidates that come in several chunks. Candidates that do not
-compete are given a gap of ``NO_GAP`` instead of a mask: every built-in kernel is exactly zero, and
-flat, that far below a tie.
+The readable definitions are in ``tfrs_croloss.comparison``; what is here gives the same numbers
+from fewer passes over the matrix, for candidates that come in several chunks. Candidates that do
+not compete are given a gap of ``NO_GAP`` instead of a mask: every built-in kernel is exactly zero,
+and flat, that far below a tie.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class ChunkSums:
     """What one chunk of candidates adds to a block of rows.
 
     Attributes:
-      largest: ``[num_rows]``: the logarithm of the chunk's largest exponential, at least 0. Whatever
-        comes from the exponential is over that exponential, so that it fits the type.
+      largest: ``[num_rows]``: the logarithm of the chunk's largest exponential, at least 0. What
+        comes from the exponential kernel is over that exponential, so that it fits the type.
       counts: ``[num_rows]`` sums of the kernel.
       rank_counts: the same for the rank kernel; None where it is the kernel.
       slopes: ``[num_rows, chunk_size]`` derivatives of the kernel.

@@ -107,16 +107,14 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         scaled = queries if self._temperature is None else queries / self._temperature
         num_queries = tf.shape(queries)[0]
         dtype = _numeric.compute_dtype(queries.dtype)
-        dropped = None
-        if known_positive_items is not None:
-            known = known_positive_items.with_values(
-                _rows_of(catalogue, "known_positive_items", known_positive_items.values)
-            )
+        known = known_positive_items
+        if known is not None:
+            known = known.with_values(_rows_of(catalogue, "known_positive_items", known.values))
 
-            def dropped(start: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-                block = known[start : tf.minimum(start + size, num_queries)]
-                rows = tf.cast(block.value_rowids(), tf.int32)
-                return tf.stack([rows, block.values], axis=-1)
+        def dropped(start: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+            block = known[start : tf.minimum(start + size, num_queries)]
+            rows = tf.cast(block.value_rowids(), tf.int32)
+            return tf.stack([rows, block.values], axis=-1)
 
         def exact(count: tf.Tensor) -> RankEstimator:
             num_items = tf.fill(tf.shape(count), tf.cast(tf.shape(catalogue)[0], count.dtype))
@@ -128,7 +126,7 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
             positive_items,
             self._loss.reduction_weights(num_queries, dtype, sample_weight),
             self._loss.objective,
-            Competition(exact, dropped=dropped),
+            Competition(exact, dropped=None if known is None else dropped),
             self._memory_budget,
         )
         updates = [metric.update_state(loss) for metric in self._loss_metrics]

@@ -59,13 +59,13 @@ class CandidateMemory(tf.Module):
         id_dtype = tf.as_dtype(id_dtype)
         no_id = "" if id_dtype == tf.string else 0
 
-        def variable(shape: Sequence[int], value: object, dtype: tf.DType, what: str) -> tf.Variable:
-            return tf.Variable(tf.fill(shape, tf.constant(value, dtype)), trainable=False, name=what)
+        def variable(shape: Sequence[int], value: object, dtype: tf.DType) -> tf.Variable:
+            return tf.Variable(tf.fill(shape, tf.constant(value, dtype)), trainable=False)
 
-        self._embeddings = variable([self.capacity, dim], 0.0, tf.float32, "embeddings")
-        self._ids = variable([self.capacity], no_id, id_dtype, "ids")
-        self._probabilities = variable([self.capacity], 1.0, tf.float32, "sampling_probabilities")
-        self._seen = variable([], 0, tf.int64, "seen")
+        self._embeddings = variable([self.capacity, dim], 0.0, tf.float32)
+        self._ids = variable([self.capacity], no_id, id_dtype)
+        self._probabilities = variable([self.capacity], 1.0, tf.float32)
+        self._seen = variable([], 0, tf.int64)
 
     def extend(
         self,

@@ -110,8 +110,6 @@ class TwoTowerModel(tfrs.Model):
         self.query_tower = query_tower
         self.candidate_tower = candidate_tower
         self.task = task
-        # Under mixed_float16 Keras would cast the queries, and them alone, to half precision.
-        task._autocast = False
         self.similarity = _checks.one_of("similarity", similarity, SIMILARITIES)
         self.in_batch_negatives = bool(in_batch_negatives)
         self._query_inputs = query_inputs

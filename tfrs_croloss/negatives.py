@@ -81,7 +81,7 @@ class CandidateFilter:
         return self.score_mask is None and not by_id
 
     def considered(self, start: tf.Tensor | int, size: tf.Tensor) -> tf.Tensor:
-        """``[size, num_candidates]`` booleans for queries from ``start``; past the end, the last."""
+        """``[size, num_candidates]`` booleans for queries from ``start`` on; the last, past it."""
         rows = tf.minimum(start + tf.range(size), self.num_queries - 1)
         shape = tf.stack([size, self.num_candidates])
         dropped = tf.zeros(shape, tf.bool)

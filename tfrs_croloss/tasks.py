@@ -197,22 +197,18 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
                 [query_embeddings.shape[0], candidate_embeddings.shape[0]],
                 [num_queries, num_candidates],
             )
+        ids, known = None, None
         if self._remove_accidental_hits or known_positive_ids is not None:
             if candidate_ids is None:
                 raise ValueError(
                     "`candidate_ids` should be given where `remove_accidental_hits` is set or "
                     "`known_positive_ids` is given. Received: None. Pass the id of every candidate."
                 )
-            candidate_ids = tf.reshape(tf.convert_to_tensor(candidate_ids), [-1])
-        if known_positive_ids is not None:
-            known_positive_ids = _ragged(known_positive_ids, candidate_ids.dtype)
+            ids = tf.reshape(tf.convert_to_tensor(candidate_ids), [-1])
+            if known_positive_ids is not None:
+                known = _ragged(known_positive_ids, ids.dtype)
         return CandidateFilter(
-            num_queries,
-            num_candidates,
-            score_mask,
-            candidate_ids,
-            self._remove_accidental_hits,
-            known_positive_ids,
+            num_queries, num_candidates, score_mask, ids, self._remove_accidental_hits, known
         )
 
     def _batch(
@@ -307,7 +303,7 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         if self._temperature is not None:
             query_embeddings = query_embeddings / self._temperature
 
-        weights = importance_weights(
+        weights: Any = importance_weights(
             candidate_sampling_probability, dtype, "candidate_sampling_probability"
         )
 
