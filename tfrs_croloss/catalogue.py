@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -107,7 +108,7 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         scaled = queries if self._temperature is None else queries / self._temperature
         num_queries = tf.shape(queries)[0]
         dtype = _numeric.compute_dtype(queries.dtype)
-        known = known_positive_items
+        known: Any = known_positive_items
         if known is not None:
             known = known.with_values(_rows_of(catalogue, "known_positive_items", known.values))
 
