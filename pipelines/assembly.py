@@ -11,6 +11,7 @@ import tensorflow as tf
 from pipelines.errors import UserError
 from pipelines.settings import LAZY_FROM_ROWS, TrainSettings
 from tfrs_croloss.losses import CROLoss, LambdaCROLoss, RetrievalLoss
+from tfrs_croloss.memory import CandidateMemory
 from tfrs_croloss.models import HistoryTower, ItemEmbedding, ItemTower, TwoTowerModel
 from tfrs_croloss.optimizers import LazyAdam
 from tfrs_croloss.tasks import Retrieval
@@ -51,8 +52,12 @@ def build_model(
     """
     embedding = ItemEmbedding(num_items, settings.dim, seed=settings.seed)
     probabilities = None
-    if settings.in_batch_negatives and item_counts is not None:
+    by_popularity = settings.in_batch_negatives or settings.memory_size
+    if by_popularity and item_counts is not None:
         probabilities = item_counts / item_counts.sum()
+    memory = None
+    if settings.memory_size:
+        memory = CandidateMemory(settings.memory_size, settings.dim)
     model = TwoTowerModel(
         HistoryTower(embedding, encoder=settings.encoder),
         ItemTower(embedding),
@@ -60,6 +65,7 @@ def build_model(
         similarity=settings.similarity,
         in_batch_negatives=settings.in_batch_negatives,
         candidate_probabilities=probabilities,
+        memory=memory,
     )
     history = tf.fill([1, settings.history_length], num_items)
     model.embed_queries({"history": history})

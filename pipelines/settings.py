@@ -46,6 +46,7 @@ class TrainSettings:
     batch_size: int = 256
     negatives_per_example: int = 10
     in_batch_negatives: bool = False
+    memory_size: int = 0
     mask_known_positives: bool = False
     optimizer: str = "auto"
     learning_rate: float = 0.01
@@ -69,10 +70,10 @@ class TrainSettings:
                     f"--{name.replace('_', '-')} should be a finite number above 0. Received: "
                     f"{getattr(self, name)}."
                 )
-        if self.negatives_per_example == 0 and not self.in_batch_negatives:
+        if not (self.negatives_per_example or self.in_batch_negatives or self.memory_size):
             raise UserError(
-                "there should be negatives: --negatives-per-example above 0, or "
-                "--in-batch-negatives. Received: neither."
+                "there should be negatives: --negatives-per-example or --memory-size above 0, or "
+                "--in-batch-negatives. Received: none of them."
             )
         if not 0 <= self.seed < 2**63:
             raise UserError(f"--seed should be from 0 to 2**63 - 1. Received: {self.seed}.")
@@ -196,6 +197,12 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
     option(
         examples, "--in-batch-negatives", "take the other examples' items as well", action=flag
+    )
+    option(
+        examples,
+        "--memory-size",
+        "take the items of so many earlier examples as well, as they were then",
+        type=arguments.count,
     )
     option(
         examples,

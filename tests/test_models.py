@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tfrs_croloss import CROLoss, LambdaCROLoss
+from tfrs_croloss.memory import CandidateMemory
 from tfrs_croloss.models import (
     Feature,
     HistoryTower,
@@ -250,6 +251,33 @@ def test_in_batch_negatives_count_by_the_mixture_they_are_drawn_from() -> None:
             rank += math.log1p(math.exp(gap)) / (len(columns) * drawn)
         losses.append(math.log(rank))
     assert float(model.compute_loss(batch)) == pytest.approx(sum(losses) / 3, rel=1e-5)
+
+
+def test_positives_of_earlier_batches_are_negatives_and_count_by_the_mixture() -> None:
+    share = np.array([0.4, 0.2, 0.1, 0.1, 0.1, 0.1, 0.0])
+    loss = CROLoss(alpha=1.0, kernel="softplus", num_items=NUM_ITEMS)
+    model = make_model(
+        loss, memory=CandidateMemory(8, 4, tf.int32), candidate_probabilities=share
+    )
+    earlier = make_batch(item_id=[4, 4, 1])
+    model.compute_loss(earlier)  # evaluation remembers nothing
+    model.compute_loss(earlier, training=True)
+    batch = make_batch(item_id=[2, 0, 3])
+    queries = model.embed_queries(batch).numpy()
+    vectors = model.embed_catalogue(NUM_ITEMS).numpy()
+    losses = []
+    for row, positive in enumerate([2, 0, 3]):
+        scores = vectors @ queries[row] / 0.5
+        rivals = [item for item in [0, 1, 2, 5, 4, 4, 1] if item != positive]
+        rank = 1.0
+        for item in rivals:
+            drawn = (3 * share[item] + 4 / NUM_ITEMS) / 7
+            gap = scores[item] - scores[positive]
+            rank += math.log1p(math.exp(gap)) / (len(rivals) * drawn)
+        losses.append(math.log(rank))
+    assert float(model.compute_loss(batch, training=True)) == pytest.approx(
+        sum(losses) / 3, rel=1e-5
+    )
 
 
 def test_any_keras_models_are_towers() -> None:

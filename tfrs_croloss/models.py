@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfrs_croloss import _checks
 from tfrs_croloss._keras import require_keras_2
+from tfrs_croloss.memory import CandidateMemory, mixture_probability
 from tfrs_croloss.negatives import accidental_hits, members
 from tfrs_croloss.tasks import Retrieval
 
@@ -82,7 +83,9 @@ class TwoTowerModel(tfrs.Model):
         drawn by popularity: give ``candidate_probabilities`` as well.
       candidate_probabilities: ``[num_items]``, the share of each item in the log that the positives
         are drawn from, for ids that are numbers. A candidate then counts by the probability of
-        being drawn from the mixture of in-batch and uniform negatives of the batch.
+        being drawn from the mixture of in-batch, remembered and uniform negatives of the batch.
+      memory: remembers the positives of earlier batches, which are negatives too in training. They
+        are drawn by popularity as well.
       query_inputs: name of the one input that the query tower takes as a tensor, or names of the
         inputs that it takes as a mapping.
       candidate_inputs: the same for the candidate tower.
@@ -100,6 +103,7 @@ class TwoTowerModel(tfrs.Model):
         similarity: str = "cosine",
         in_batch_negatives: bool = False,
         candidate_probabilities: Any = None,
+        memory: CandidateMemory | None = None,
         query_inputs: str | Sequence[str] = "history",
         candidate_inputs: str | Sequence[str] = "item_id",
         id_column: str = "item_id",
@@ -116,6 +120,7 @@ class TwoTowerModel(tfrs.Model):
         self._candidate_inputs = candidate_inputs
         self._id_column = id_column
         self._known_column = known_column
+        self.memory = memory
         self._probabilities = None
         if candidate_probabilities is not None:
             self._probabilities = tf.constant(candidate_probabilities, tf.float32)
@@ -151,8 +156,8 @@ class TwoTowerModel(tfrs.Model):
 
         Returns:
           Query vectors ``[batch, dim]``; candidate vectors ``[batch + num_negatives, dim]``, the
-          positives first; candidate ids; and booleans ``[batch, batch + num_negatives]``: which
-          candidates count for which query.
+          positives first and in training the remembered ones last; candidate ids; and booleans
+          ``[batch, batch + num_negatives]``: which candidates count for which query.
         """
         queries = self.embed_queries(features, training=training)
         # One pass through the tower for positives and negatives alike.
@@ -162,16 +167,21 @@ class TwoTowerModel(tfrs.Model):
         }
         candidates = self.embed_candidates(candidate_features, training=training)
         ids = candidate_features[self._id_column]
+        if self.memory is not None and training:
+            num_positives = tf.shape(features[self._id_column])[0]
+            # The probabilities are looked up by id, those of remembered items like the others'.
+            extended = self.memory.extend(candidates[:num_positives], ids[:num_positives], 1.0)
+            candidates = tf.concat([candidates, extended.embeddings[num_positives:]], axis=0)
+            ids = tf.concat([ids, tf.cast(extended.ids[num_positives:], ids.dtype)], axis=0)
         return queries, candidates, ids, self._considered(features, ids)
 
     def compute_loss(self, features: Features, training: bool = False) -> tf.Tensor:
         """The task's loss on a batch of features."""
         queries, candidates, ids, considered = self.scored_batch(features, training=training)
-        batch_size = tf.shape(features[self._id_column])[0]
         return self.task(
             queries,
             candidates,
-            candidate_sampling_probability=self._mixture(ids, batch_size),
+            candidate_sampling_probability=self._mixture(features, ids),
             candidate_ids=ids,
             score_mask=considered,
             compute_metrics=not training,
@@ -219,15 +229,23 @@ class TwoTowerModel(tfrs.Model):
         is_positive = tf.eye(batch_size, num_candidates, dtype=tf.bool)
         return tf.logical_or(is_positive, tf.logical_not(dropped))
 
-    def _mixture(self, ids: tf.Tensor, batch_size: tf.Tensor) -> tf.Tensor | None:
+    def _mixture(self, features: Features, ids: tf.Tensor) -> tf.Tensor | None:
         """``[num_candidates]``: how likely a draw from this batch's negatives is to give each."""
-        if self._probabilities is None or not self.in_batch_negatives:
+        by_popularity = self.in_batch_negatives or self.memory is not None
+        if self._probabilities is None or not by_popularity:
             return None
-        num_items = tf.cast(tf.size(self._probabilities), tf.float32)
-        in_batch = tf.cast(batch_size, tf.float32) / tf.cast(tf.size(ids), tf.float32)
-        drawn = in_batch * tf.gather(self._probabilities, ids) + (1.0 - in_batch) / num_items
-        # An item that the log does not have can still be at hand, and needs some probability.
-        return tf.maximum(drawn, tf.reduce_min(self._probabilities[self._probabilities > 0.0]) / 2)
+        uniform = tf.size(features.get(NEGATIVE_PREFIX + self._id_column, []))
+        popular = tf.size(ids) - uniform
+        if not self.in_batch_negatives:
+            popular -= tf.size(features[self._id_column])
+        drawn = mixture_probability(
+            [popular, uniform],
+            [tf.gather(self._probabilities, ids), 1.0 / self._probabilities.shape[0]],
+        )
+        # An item that the log does not have can still be at hand, and needs some probability; so
+        # does everything in a first batch without negatives.
+        least = tf.reduce_min(self._probabilities[self._probabilities > 0.0]) / 2
+        return tf.where(drawn >= least, drawn, least)
 
 
 def _names(inputs: str | Sequence[str]) -> tuple[str, ...]:
