@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 
 # TensorFlow Recommenders is built on Keras 2.
 export TF_USE_LEGACY_KERAS := 1
-export TF_CPP_MIN_LOG_LEVEL ?= 2
+export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test lint types check bench figures wheel clean

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 
+import pytest
+
+from pipelines.__main__ import STEPS, build_parser
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -30,3 +34,18 @@ def test_the_commands_are_targets_of_the_makefile():
     }
     assert {"demo", "test"} <= named
     assert named <= targets, named - targets
+
+
+def commands():
+    """The pipelines' commands in the README: those on lines of their own, and those in tables."""
+    lines = re.findall(r"^    python -m pipelines (.+)$", README, flags=re.MULTILINE)
+    steps = "|".join(STEPS)
+    lines += re.findall(rf"`((?:{steps}) --[^`]+)`", README)
+    return [shlex.split(line) for line in lines]
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_the_commands_have_options_that_exist(command):
+    complete = {"train": ["--data", "x", "--out", "y"]}.get(command[0], [])
+    parsed = build_parser(command[0]).parse_args(command + complete)
+    assert parsed.step == command[0]

@@ -20,7 +20,7 @@ from tfrs_croloss.objective import RankObjective
 from tfrs_croloss.rank import RankEstimator
 
 # A chunk's scores and what is made of them should stay in the processor's cache.
-_CHUNK_BYTES = 4 * 2**20
+_CHUNK_BYTES = 6 * 2**20
 # The gradient of all candidates is written once per block, so that blocks should not be too thin.
 _LEAST_ROWS = 64
 
@@ -62,7 +62,7 @@ def weighted_loss(
       row_weights: ``[num_queries]``.
       objective: of built-in kernels.
       competition: who competes with whom.
-      memory_budget: in bytes, for the slopes of one block. By default they take 4 MB, or what 64
+      memory_budget: in bytes, for the slopes of one block. By default they take 6 MB, or what 64
         queries take where that is more.
 
     Returns:
@@ -105,7 +105,7 @@ def chunk_bounds(num_candidates: int | None, num_rows: int | None, itemsize: int
     """Where chunks of candidates begin and end; one chunk where a size is not known beforehand.
 
     >>> chunk_bounds(100_000, 64, 4)
-    [0, 14286, 28572, 42858, 57144, 71429, 85715, 100000]
+    [0, 20000, 40000, 60000, 80000, 100000]
     """
     if num_candidates is None:
         return [0, -1]

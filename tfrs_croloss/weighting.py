@@ -87,8 +87,8 @@ class PowerWeighting(RankWeighting):
     Half of the weight of 99 items on a log scale lies below rank 10:
 
     >>> weighting = PowerWeighting(alpha=1.0, normalized=True)
-    >>> print(weighting.integral(tf.constant([1.0, 10.0, 100.0]), tf.constant(99.0)).numpy())
-    [0.  0.5 1. ]
+    >>> print(f"{weighting.integral(tf.constant(10.0), tf.constant(99.0)):.4f}")
+    0.5000
     """
 
     def __init__(self, alpha: float = 1.0, normalized: bool = False) -> None:
