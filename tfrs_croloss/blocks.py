@@ -18,8 +18,6 @@ from tfrs_croloss.objective import RankObjective
 from tfrs_croloss.rank import RankEstimator
 
 NO_GAP = -1e30
-# Past this gap log(1 + exp(gap)) is the gap itself, and exp(gap) still fits float32.
-_LARGE_GAP = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,30 +143,13 @@ def _counts_and_slopes(
     kernel: comparison.ComparisonKernel, gaps: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The kernel and its derivative at every gap, from one exponential where they need one."""
-    if isinstance(kernel, comparison.Softplus):
-        return _softplus(gaps)
     if isinstance(kernel, comparison.Sigmoid):
         counts = tf.sigmoid(gaps)
         return counts, counts * (1.0 - counts)
     if isinstance(kernel, comparison.Hinge):
         counts = kernel(gaps)
         return counts, tf.sign(counts)
-    return kernel(gaps), kernel.derivative(gaps)
-
-
-def _softplus(gaps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Softplus and its derivative, from one exponential."""
-
-    def of(exponential: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return tf.math.log1p(exponential), exponential / (1.0 + exponential)
-
-    def with_large_gaps() -> tuple[tf.Tensor, tf.Tensor]:
-        counts, slopes = of(tf.exp(tf.minimum(gaps, _LARGE_GAP)))
-        return tf.maximum(counts, gaps), slopes
-
-    return tf.cond(
-        tf.reduce_max(gaps) <= _LARGE_GAP, lambda: of(tf.exp(gaps)), with_large_gaps
-    )
+    return kernel.value_and_derivative(gaps)
 
 
 def _counts(kernel: comparison.ComparisonKernel, gaps: tf.Tensor) -> tf.Tensor:

@@ -28,6 +28,10 @@ KernelLike = Union[str, Mapping[str, Any], "ComparisonKernel", Callable[[tf.Tens
 """What the losses take for a kernel: a name, a name with options, an object or a function."""
 
 
+# Past this gap log(1 + exp(gap)) is the gap itself, and exp(gap) still fits float32.
+_LARGE_GAP = 60.0
+
+
 class ComparisonKernel:
     """A comparison kernel.
 
@@ -36,6 +40,8 @@ class ComparisonKernel:
     """
 
     has_gradient = True
+    derivative_kernel: ComparisonKernel | None = None
+    """The kernel that this one's derivative is, if it is one."""
 
     def __call__(self, gaps: tf.Tensor) -> tf.Tensor:
         """The soft count of each gap, same shape as ``gaps``."""
@@ -54,6 +60,10 @@ class ComparisonKernel:
             )
         return tf.convert_to_tensor(slopes)
 
+    def value_and_derivative(self, gaps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Both, sharing what they have in common."""
+        return self(gaps), self.derivative(gaps)
+
     def log1p_sum(self, gaps: tf.Tensor, valid: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         """``log(1 + sum of weights * kernel(gaps))`` over the valid candidates of each row.
 
@@ -67,18 +77,6 @@ class ComparisonKernel:
         """
         counts = tf.where(valid, weights * self(gaps), tf.zeros_like(gaps))
         return tf.math.log1p(tf.reduce_sum(counts, axis=-1))
-
-    def scaled_derivative(
-        self, gaps: tf.Tensor, weights: tf.Tensor, log_scale: tf.Tensor
-    ) -> tf.Tensor:
-        """``exp(log_scale) * weights * derivative(gaps)``, without overflow on the way.
-
-        Args:
-          gaps: ``[num_queries, num_candidates]``.
-          weights: broadcastable to ``gaps``.
-          log_scale: ``[num_queries, 1]``.
-        """
-        return _numeric.saturating_exp(log_scale) * weights * self.derivative(gaps)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -130,7 +128,11 @@ class Sigmoid(ComparisonKernel):
         return tf.sigmoid(gaps)
 
     def derivative(self, gaps: tf.Tensor) -> tf.Tensor:
-        return tf.sigmoid(gaps) * tf.sigmoid(-gaps)
+        return self.value_and_derivative(gaps)[1]
+
+    def value_and_derivative(self, gaps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        counts = tf.sigmoid(gaps)
+        return counts, counts * tf.sigmoid(-gaps)
 
 
 class Exponential(ComparisonKernel):
@@ -141,6 +143,10 @@ class Exponential(ComparisonKernel):
 
     def derivative(self, gaps: tf.Tensor) -> tf.Tensor:
         return _numeric.saturating_exp(gaps)
+
+    def value_and_derivative(self, gaps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Both, sharing what they have in common."""
+        return self(gaps), self.derivative(gaps)
 
     def log1p_sum(self, gaps: tf.Tensor, valid: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         exponents = tf.where(valid, gaps + tf.math.log(weights), gaps.dtype.min)
@@ -153,17 +159,39 @@ class Exponential(ComparisonKernel):
     def scaled_derivative(
         self, gaps: tf.Tensor, weights: tf.Tensor, log_scale: tf.Tensor
     ) -> tf.Tensor:
+        """``exp(log_scale) * weights * exp(gaps)``, without overflow on the way.
+
+        Args:
+          gaps: ``[num_queries, num_candidates]``.
+          weights: broadcastable to ``gaps``.
+          log_scale: ``[num_queries, 1]``.
+        """
         return _numeric.saturating_exp(gaps + (log_scale + tf.math.log(weights)))
 
 
 class Softplus(ComparisonKernel):
     """``log(1 + exp(gap))``: the kernel of BPR."""
 
+    derivative_kernel = Sigmoid()
+
     def __call__(self, gaps: tf.Tensor) -> tf.Tensor:
         return tf.math.softplus(gaps)
 
     def derivative(self, gaps: tf.Tensor) -> tf.Tensor:
         return tf.sigmoid(gaps)
+
+    def value_and_derivative(self, gaps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Both from one exponential."""
+
+        def of(exponential: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return tf.math.log1p(exponential), exponential / (1.0 + exponential)
+
+        def with_large_gaps() -> tuple[tf.Tensor, tf.Tensor]:
+            counts, slopes = of(tf.exp(tf.minimum(gaps, _LARGE_GAP)))
+            return tf.maximum(counts, gaps), slopes
+
+        are_small = tf.reduce_max(gaps) <= _LARGE_GAP
+        return tf.cond(are_small, lambda: of(tf.exp(gaps)), with_large_gaps)
 
 
 class UnitStep(ComparisonKernel):

@@ -46,19 +46,30 @@ class RankObjective:
         self, gaps: tf.Tensor, negatives: tf.Tensor, estimator: RankEstimator
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """The loss of each row, ``[num_queries]``, and its derivative with respect to each gap."""
-        log_rank = estimator.log_rank(gaps, negatives, self.kernel)
-        if self.rank_kernel is None:
+        kernel, rank_kernel = self.kernel, self.rank_kernel
+        derivative = None
+        if isinstance(kernel, comparison.Exponential):
+            log_rank = estimator.log_rank(gaps, negatives, kernel)
+        else:
+            counts, derivative = kernel.value_and_derivative(gaps)
+            log_rank = estimator.log_rank_of(counts, negatives)
+        if rank_kernel is None:
             log_density = self.weighting.log_density(log_rank, estimator.num_items)
             losses = self.weighting.integral_at_log(log_rank, estimator.num_items)
         else:
-            log_density = self.weighting.log_density(
-                estimator.log_rank(gaps, negatives, self.rank_kernel), estimator.num_items
-            )
+            if rank_kernel == kernel:
+                log_true_rank = log_rank
+            elif rank_kernel == kernel.derivative_kernel:
+                log_true_rank = estimator.log_rank_of(derivative, negatives)
+            else:
+                log_true_rank = estimator.log_rank(gaps, negatives, rank_kernel)
+            log_density = self.weighting.log_density(log_true_rank, estimator.num_items)
             losses = _numeric.saturating_exp(log_density + log_rank)
-        log_scale = log_density + estimator.log_scale
-        slopes = self.kernel.scaled_derivative(
-            gaps, estimator.weights, log_scale[:, tf.newaxis]
-        )
+        log_scale = (log_density + estimator.log_scale)[:, tf.newaxis]
+        if isinstance(kernel, comparison.Exponential):
+            slopes = kernel.scaled_derivative(gaps, estimator.weights, log_scale)
+        else:
+            slopes = _numeric.saturating_exp(log_scale) * estimator.weights * derivative
         return losses, tf.where(negatives, slopes, tf.zeros_like(slopes))
 
 

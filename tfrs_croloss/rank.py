@@ -59,6 +59,11 @@ class RankEstimator:
         """The logarithm of the rank, ``[num_queries]``."""
         return self.log_scale + kernel.log1p_sum(gaps, negatives, self.weights)
 
+    def log_rank_of(self, counts: tf.Tensor, negatives: tf.Tensor) -> tf.Tensor:
+        """The same from what a kernel makes of the gaps."""
+        counts = tf.where(negatives, self.weights * counts, tf.zeros_like(counts))
+        return self.log_scale + tf.math.log1p(tf.reduce_sum(counts, axis=-1))
+
 
 def rank_estimator(
     count: tf.Tensor,
