@@ -195,20 +195,27 @@ def hold_out(connection: duckdb.DuckDBPyConnection, options: LogOptions) -> None
 
 
 def ordered_items(split: str, name: str) -> str:
-    """A SELECT of the item ids of a split: user after user, each in the order of time."""
+    """A SELECT of the item ids of a split: user after user, each in the order of time.
+
+    Pairs that come split at random have no such order. Often they are sorted by item, from which a
+    model would learn to expect ever larger numbers, so they are put into the order of a hash.
+    """
     part = PARTS.index(name)
     condition = {
         SPLIT_USERS: "true",
         USERS_ARE_SPLIT: f"part = {part}",
         PAIRS_ARE_SPLIT: f"part IN (0, {part})",
     }[split]
+    order = "time, row"
+    if split == PAIRS_ARE_SPLIT:
+        order = "part, md5('order:' || members.name || ':' || items.name), row"
     return f"""
         SELECT items.id
         FROM log
         JOIN (FROM members WHERE split = '{name}') AS members ON members."user" = log."user"
         JOIN items ON items.item = log.item
         WHERE {condition}
-        ORDER BY members.position, {"part, " if split == PAIRS_ARE_SPLIT else ""}time, row"""
+        ORDER BY members.position, {order}"""
 
 
 def _count_part(part: int) -> str:

@@ -15,6 +15,11 @@ def shuffled(users, seed):
     return sorted(users, key=key)
 
 
+def without_order(user, items):
+    """A user's items where the log has no order: by a hash."""
+    return sorted(items, key=lambda item: hashlib.md5(f"order:{user}:{item}".encode()).hexdigest())
+
+
 def filter_log(log, min_item_count, min_user_count, core=False):
     """Rare items out, then rare users; with ``core`` again and again."""
     while True:

@@ -301,11 +301,21 @@ def test_presplit_with_valid(tmp_path, header):
     assert found["item_ids"] == [y, x, q, z]
     assert found["item_counts"] == [4, 1, 0, 1]
     assert [user for user, *_ in found["train"]] == oracle.shuffled([one, two, four], 0)
+
+    def numbers(user, *items):
+        return [found["item_ids"].index(item) for item in oracle.without_order(user, items)]
+
     assert dict((user, items) for user, items, _ in found["train"]) == {
-        one: [1, 0], two: [0, 3, 0], four: [0]
+        one: numbers(one, x, y), two: numbers(two, y, z, y), four: [0]
     }
-    assert sorted(found["valid"]) == [(one, [1, 0, 3], 2), (two, [0, 3, 0, 1], 3)]
-    assert sorted(found["test"]) == [(one, [1, 0, 2], 2), (two, [0, 3, 0, 2, 1], 3)]
+    assert sorted(found["valid"]) == [
+        (one, numbers(one, x, y) + numbers(one, z), 2),
+        (two, numbers(two, y, z, y) + numbers(two, x), 3),
+    ]
+    assert sorted(found["test"]) == [
+        (one, numbers(one, x, y) + numbers(one, q), 2),
+        (two, numbers(two, y, z, y) + numbers(two, q, x), 3),
+    ]
     splits = PreparedData.load(tmp_path / "out").manifest["statistics"]["splits"]
     # User 3 has nothing to predict from.
     assert [splits[name]["dropped_users"] for name in ("train", "valid", "test")] == [0, 1, 1]
