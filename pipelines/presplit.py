@@ -56,8 +56,9 @@ def open_authors(options: SourceOptions) -> Source:
 def open_presplit(options: SourceOptions) -> Source:
     """A folder with train, test and perhaps valid files of ``user item`` pairs.
 
-    The pairs of every user are split over the files, and have no order in time. Separator and header are found by looking:
-    tab, comma or blank; a header is a first line that is no pair of numbers where the second is.
+    The pairs of every user are split over the files, and have no order in time. Separator and
+    header are found by looking: tab, comma or blank; a header is a first line that is no pair of
+    numbers where the second is.
     """
     folder = _one_input(options)
     if not folder.is_dir():
