@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfrs_croloss import _checks
 from tfrs_croloss._keras import require_keras_2
 from tfrs_croloss.memory import CandidateMemory, mixture_probability
-from tfrs_croloss.negatives import accidental_hits, members
+from tfrs_croloss.negatives import CandidateFilter
 from tfrs_croloss.tasks import Retrieval
 
 require_keras_2("tfrs_croloss.models")
@@ -215,19 +215,19 @@ class TwoTowerModel(tfrs.Model):
         return tf.cast(vectors, tf.float64 if vectors.dtype == tf.float64 else tf.float32)
 
     def _considered(self, features: Features, ids: tf.Tensor) -> tf.Tensor:
-        positive_ids = features[self._id_column]
-        batch_size, num_candidates = tf.shape(positive_ids)[0], tf.size(ids)
-        dropped = accidental_hits(positive_ids, ids)
+        batch_size, num_candidates = tf.shape(features[self._id_column])[0], tf.size(ids)
+        mask, known = None, None
         if not self.in_batch_negatives:
-            in_batch = tf.range(num_candidates) < batch_size
-            dropped = tf.logical_or(dropped, in_batch[tf.newaxis, :])
+            shared = tf.range(num_candidates) >= batch_size
+            is_positive = tf.eye(batch_size, num_candidates, dtype=tf.bool)
+            mask = tf.logical_or(is_positive, shared[tf.newaxis, :])
         if self._known_column in features:
             known = features[self._known_column]
             if not isinstance(known, tf.RaggedTensor):
                 known = tf.RaggedTensor.from_tensor(known)
-            dropped = tf.logical_or(dropped, members(tf.cast(known, ids.dtype), ids))
-        is_positive = tf.eye(batch_size, num_candidates, dtype=tf.bool)
-        return tf.logical_or(is_positive, tf.logical_not(dropped))
+            known = tf.cast(known, ids.dtype)
+        allowed = CandidateFilter(batch_size, num_candidates, mask, ids, True, known)
+        return allowed.considered(0, batch_size)
 
     def _mixture(self, features: Features, ids: tf.Tensor) -> tf.Tensor | None:
         """``[num_candidates]``: how likely a draw from this batch's negatives is to give each."""
