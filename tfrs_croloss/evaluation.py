@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 import numpy as np
+import tensorflow as tf
 
 from tfrs_croloss import _pairs, counting
+from tfrs_croloss.weighting import PowerWeighting
 
 DEFAULT_CUTOFFS = (50, 100, 200, 500)
 
@@ -121,12 +123,10 @@ def rank_weight_integral(ranks: Any, num_items: int, alpha: float) -> np.ndarray
     >>> rank_weight_integral([1, 10, 100], num_items=99, alpha=1.0)
     array([0. , 0.5, 1. ])
     """
-    logs = np.log(np.asarray(ranks, np.float64))
-    end = math.log(num_items + 1)
-    power = 1.0 - alpha
-    if power == 0.0:
-        return logs / end
-    return np.expm1(power * logs) / math.expm1(power * end)
+    integral = PowerWeighting(alpha, normalized=True).integral(
+        tf.constant(ranks, tf.float64), tf.constant(float(num_items), tf.float64)
+    )
+    return np.asarray(integral)
 
 
 def summarize_ranks(
