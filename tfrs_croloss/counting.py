@@ -21,6 +21,7 @@ import tensorflow as tf
 from tfrs_croloss import _pairs
 
 _RESCORED_AT_ONCE = 16_384
+_KEPT_AT_ONCE = 256
 _LARGEST_SCORE = 1e38
 # Sums of as many squares of 6 are exact in float32.
 LARGEST_BLOCK = 2**18
@@ -48,8 +49,8 @@ def pair_scores(queries: tf.Tensor, candidates: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.reduce_sum(products, axis=-1), tf.float32)
 
 
-def _count_by_pair(flags: tf.Tensor, pairs: tf.Tensor, all_pairs: tf.Tensor) -> tf.Tensor:
-    return tf.math.unsorted_segment_sum(tf.cast(flags, tf.int64), pairs, tf.size(all_pairs))
+def _count_by_pair(counts: tf.Tensor, pairs: tf.Tensor, all_pairs: tf.Tensor) -> tf.Tensor:
+    return tf.math.unsorted_segment_sum(tf.cast(counts, tf.int64), pairs, tf.size(all_pairs))
 
 
 def _norms(rows: tf.Tensor) -> tf.Tensor:
@@ -123,63 +124,74 @@ def count_ahead(
         ahead += num_items
         num_items = tf.zeros_like(num_items)
 
+    # Pairs with a candidate too close to call, with the start of its block, and the block's steps.
     pending = tf.zeros([0, 2], tf.int64)
+    pending_steps = tf.zeros([0, block_size], tf.float32)
     for start in tf.range(tf.constant(0, tf.int64), num_items, block_size):
         tf.autograph.experimental.set_loop_options(
-            shape_invariants=[(pending, tf.TensorShape([None, 2]))]
+            parallel_iterations=2,
+            shape_invariants=[
+                (pending, tf.TensorShape([None, 2])),
+                (pending_steps, tf.TensorShape([None, None])),
+            ],
         )
-        block = candidates[start : start + block_size]
+        block = candidates[start : start + block_size] / largest
         gaps = tf.matmul(
-            directions,
-            tf.pad(block / largest, [[0, 0], [0, 1]], constant_values=1.0),
-            transpose_b=True,
+            directions, tf.pad(block, [[0, 0], [0, 1]], constant_values=1.0), transpose_b=True
         )
         if not one_row_each:
             gaps = tf.gather(gaps, query_rows) + shifts[:, tf.newaxis]
 
         # Certain gaps become 0 or 6, whose sums are exact, and faster than comparing and counting.
-        # 6 x - x^2 is 0 for those and positive in between.
+        # 6 x - x^2 is 0 for those and positive in between; it is over 6 where x is not certain.
         steps = tf.nn.relu6(gaps)
         total = tf.reduce_sum(steps, axis=1)
-        unsure = 6.0 * total - tf.reduce_sum(tf.square(steps), axis=1) > 1.0
+        norm = tf.math.reduce_euclidean_norm(steps, axis=1)
+        unsure = 6.0 * total - tf.square(norm) > 4.0
         num_above = tf.cast(tf.round(total / 6.0), tf.int64)
         ahead += tf.where(unsure, tf.constant(0, tf.int64), num_above)
 
-        # Few pairs have a candidate this close: look at the columns of those only.
-        unsure_pairs = tf.where(unsure)[:, 0]
-        unsure_gaps = tf.gather(gaps, unsure_pairs)
-        above = tf.reduce_sum(tf.cast(unsure_gaps >= 6.0, tf.int64), axis=1)
-        ahead = tf.tensor_scatter_nd_add(ahead, unsure_pairs[:, tf.newaxis], above)
-        close = tf.where((unsure_gaps > 0.0) & (unsure_gaps < 6.0))
-        pairs = tf.gather(unsure_pairs, close[:, 0])
-        if not rescore:
-            level += _count_by_pair(tf.ones_like(pairs, tf.bool), pairs, query_rows)
-        else:
-            pending = tf.concat([pending, tf.stack([pairs, start + close[:, 1]], axis=1)], axis=0)
-            if tf.shape(pending)[0] >= _RESCORED_AT_ONCE:
+        # Few pairs have a candidate this close: their steps are kept, and looked at in one go.
+        unsure_pairs = tf.where(unsure)
+        missing = block_size - tf.shape(steps, out_type=tf.int64)[1]
+        kept = tf.pad(tf.gather_nd(steps, unsure_pairs), [[0, 0], [0, missing]])
+        pending_steps = tf.concat([pending_steps, kept], axis=0)
+        with_start = tf.pad(unsure_pairs, [[0, 0], [0, 1]], constant_values=start)
+        pending = tf.concat([pending, with_start], axis=0)
+        if tf.shape(pending)[0] >= _KEPT_AT_ONCE or start + block_size >= num_items:
+            ahead += _count_by_pair(
+                tf.math.count_nonzero(pending_steps >= 6.0, axis=1), pending[:, 0], query_rows
+            )
+            close = tf.where((pending_steps > 0.0) & (pending_steps < 6.0))
+            pairs = tf.gather(pending[:, 0], close[:, 0])
+            if rescore:
+                items = tf.gather(pending[:, 1], close[:, 0]) + close[:, 1]
                 more_ahead, more_level = _settle(
-                    pending, queries, query_rows, positive_scores, candidates
+                    pairs, items, queries, query_rows, positive_scores, candidates
                 )
                 ahead += more_ahead
                 level += more_level
-                pending = pending[:0]
-    more_ahead, more_level = _settle(pending, queries, query_rows, positive_scores, candidates)
-    return ahead + more_ahead, level + more_level
+            else:
+                level += _count_by_pair(tf.ones_like(pairs, tf.bool), pairs, query_rows)
+            pending = pending[:0]
+            pending_steps = pending_steps[:0]
+    return ahead, level
 
 
 def _settle(
-    close: tf.Tensor,
+    close_pairs: tf.Tensor,
+    close_items: tf.Tensor,
     queries: tf.Tensor,
     query_rows: tf.Tensor,
     positive_scores: tf.Tensor,
     candidates: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Counts as `count_ahead` does, over pairs and candidates ``[n, 2]``, by the definition."""
+    """Counts as `count_ahead` does, over given pairs and items, by the definition."""
     ahead = tf.zeros_like(query_rows)
     level = tf.zeros_like(query_rows)
-    for first in tf.range(0, tf.shape(close)[0], _RESCORED_AT_ONCE):
-        pairs = close[first : first + _RESCORED_AT_ONCE, 0]
-        items = close[first : first + _RESCORED_AT_ONCE, 1]
+    for first in tf.range(0, tf.size(close_pairs), _RESCORED_AT_ONCE):
+        pairs = close_pairs[first : first + _RESCORED_AT_ONCE]
+        items = close_items[first : first + _RESCORED_AT_ONCE]
         rows = tf.gather(query_rows, pairs)
         again = pair_scores(tf.gather(queries, rows), tf.gather(candidates, items))
         bar = tf.gather(positive_scores, pairs)
@@ -332,8 +344,12 @@ def _check_scores(queries: tf.Tensor, candidates: tf.Tensor) -> None:
             "`query_embeddings` and `candidate_embeddings` should have the same dim. "
             f"Received: {queries.shape[1]} and {candidates.shape[1]}."
         )
-    query_norms = _norms(queries).numpy()
-    candidate_norms = _norms(candidates).numpy()
+    query_norms = tf.math.reduce_euclidean_norm(queries, axis=1).numpy()
+    candidate_norms = tf.math.reduce_euclidean_norm(candidates, axis=1).numpy()
+    if float(query_norms.max()) * float(candidate_norms.max()) <= _LARGEST_SCORE:
+        return
+    # Squares that overflow float32 need not mean scores that do.
+    query_norms, candidate_norms = _norms(queries).numpy(), _norms(candidates).numpy()
     if query_norms.max() * candidate_norms.max() > _LARGEST_SCORE:
         raise ValueError(
             "Scores should fit into float32. Received: embeddings of norm up to "
