@@ -1,0 +1,145 @@
+"""Indexes: the items of highest inner product with a query.
+
+Every kind of index answers in the same form. Items are numbered as the rows of the embeddings are;
+a place that could not be filled has the number ``num_items`` and the score `NO_SCORE`.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, ClassVar
+
+import numpy as np
+import tensorflow as tf
+
+# Finite, because servers write what is not as something that is no JSON.
+NO_SCORE = float(np.finfo(np.float32).min)
+# Scores held at a time by exact search: 128 MiB.
+_SCORES_AT_ONCE = 2**25
+
+Found = tuple[tf.Tensor, tf.Tensor]
+
+
+class Index(tf.Module, abc.ABC):
+    """The interface of all indexes.
+
+    Args:
+      item_embeddings: ``[num_items, dim]`` finite floats.
+      name: of the module.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, item_embeddings: Any, name: str | None = None) -> None:
+        super().__init__(name=name)
+        rows = np.asarray(item_embeddings, np.float32)
+        if rows.ndim != 2 or 0 in rows.shape:
+            raise ValueError(
+                "`item_embeddings` should have the shape [num_items, dim], neither of them 0. "
+                f"Received: {rows.shape}."
+            )
+        self.num_items, self.dim = (int(size) for size in rows.shape)
+
+    @abc.abstractmethod
+    def search(self, queries: tf.Tensor, num: tf.Tensor) -> Found:
+        """The items of highest score, best first, each at most once.
+
+        Args:
+          queries: ``[batch, dim]`` float32, finite.
+          num: scalar int32 from 1 to ``num_items``.
+
+        Returns:
+          Item numbers ``[batch, num]`` int32 and scores ``[batch, num]`` float32.
+        """
+
+    @abc.abstractmethod
+    def vectors(self, numbers: tf.Tensor) -> tf.Tensor:
+        """Embeddings ``[..., dim]`` of the items with these numbers ``[...]``."""
+
+    @abc.abstractmethod
+    def exact_search(self, queries: tf.Tensor, num: tf.Tensor, excluded: tf.Tensor) -> Found:
+        """As `search`, over all items but the excluded.
+
+        Args:
+          queries: ``[batch, dim]``.
+          num: scalar int32 from 1 to ``num_items``.
+          excluded: ``[batch, width]`` int32 item numbers; ``num_items`` stands for none.
+        """
+
+    def settings(self) -> dict[str, Any]:
+        """What the index was made with and searches by, ready for JSON."""
+        return {"kind": self.kind}
+
+
+class BruteForceIndex(Index):
+    """Scores every item for every query, some queries at a time.
+
+    >>> index = BruteForceIndex([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
+    >>> numbers, scores = index.search(tf.constant([[0.0, 1.0]]), tf.constant(2))
+    >>> print(numbers.numpy(), scores.numpy())
+    [[1 2]] [[1.  0.8]]
+
+    Args:
+      item_embeddings: ``[num_items, dim]`` finite floats.
+      name: of the module.
+    """
+
+    kind = "brute_force"
+
+    def __init__(self, item_embeddings: Any, name: str | None = None) -> None:
+        super().__init__(item_embeddings, name)
+        self._table = tf.Variable(
+            tf.cast(item_embeddings, tf.float32), trainable=False, name="item_embeddings"
+        )
+
+    def search(self, queries: tf.Tensor, num: tf.Tensor) -> Found:
+        """See `Index.search`."""
+        return self.exact_search(queries, num, tf.zeros([tf.shape(queries)[0], 0], tf.int32))
+
+    def vectors(self, numbers: tf.Tensor) -> tf.Tensor:
+        """See `Index.vectors`."""
+        return tf.gather(self._table, numbers)
+
+    def exact_search(self, queries: tf.Tensor, num: tf.Tensor, excluded: tf.Tensor) -> Found:
+        """See `Index.exact_search`."""
+        return search_table(self._table, queries, num, excluded)
+
+
+def search_table(
+    table: tf.Tensor, queries: tf.Tensor, num: tf.Tensor, excluded: tf.Tensor
+) -> Found:
+    """Exact search over the rows of a table; see `Index.exact_search`."""
+    table = tf.convert_to_tensor(table)
+    num_items = tf.shape(table)[0]
+    rows_at_once = tf.maximum(_SCORES_AT_ONCE // num_items, 1)
+
+    def search_rows(queries: tf.Tensor, excluded: tf.Tensor) -> Found:
+        scores = tf.matmul(queries, table, transpose_b=True)
+        places = tf.cast(tf.where(excluded < num_items), tf.int32)
+        columns = tf.gather_nd(excluded, places)
+        scores = tf.tensor_scatter_nd_update(
+            scores,
+            tf.stack([places[:, 0], columns], axis=1),
+            tf.fill(tf.shape(columns), NO_SCORE),
+        )
+        best, numbers = tf.math.top_k(scores, k=num)
+        return tf.where(best > NO_SCORE, numbers, num_items), best
+
+    def body(first: tf.Tensor, numbers: tf.Tensor, scores: tf.Tensor) -> tuple:
+        last = first + rows_at_once
+        more_numbers, more_scores = search_rows(queries[first:last], excluded[first:last])
+        return (
+            last,
+            tf.concat([numbers, more_numbers], axis=0),
+            tf.concat([scores, more_scores], axis=0),
+        )
+
+    any_shape = tf.TensorShape([None, None])
+    _, numbers, scores = tf.while_loop(
+        lambda first, *_: first < tf.shape(queries)[0],
+        body,
+        [tf.constant(0), tf.zeros([0, num], tf.int32), tf.zeros([0, num], tf.float32)],
+        shape_invariants=[tf.TensorShape([]), any_shape, any_shape],
+        parallel_iterations=1,
+    )
+    return numbers, scores
