@@ -66,6 +66,29 @@ class Index(tf.Module, abc.ABC):
           excluded: ``[batch, width]`` int32 item numbers; ``num_items`` stands for none.
         """
 
+    def search_excluding(self, queries: tf.Tensor, num: tf.Tensor, excluded: tf.Tensor) -> Found:
+        """As `search`, without the excluded items, and with every place filled that can be.
+
+        Searches for as many items more as may be excluded. Where that leaves places unfilled,
+        exact search is the answer, so that what remains is found however little it is.
+
+        Args:
+          queries: ``[batch, dim]``.
+          num: scalar int32 from 1 to ``num_items``.
+          excluded: ``[batch, width]`` int32 item numbers; ``num_items`` stands for none.
+        """
+        enough = tf.minimum(num + tf.shape(excluded)[1], self.num_items)
+        numbers, scores = self.search(queries, enough)
+        dropped = tf.logical_or(is_among(numbers, excluded), numbers >= self.num_items)
+        scores, places = tf.math.top_k(tf.where(dropped, NO_SCORE, scores), k=num)
+        numbers = tf.gather(numbers, places, batch_dims=1)
+        unfilled = scores <= NO_SCORE
+        return tf.cond(
+            tf.reduce_any(unfilled),
+            lambda: self.exact_search(queries, num, excluded),
+            lambda: (numbers, scores),
+        )
+
     def settings(self) -> dict[str, Any]:
         """What the index was made with and searches by, ready for JSON."""
         return {"kind": self.kind}
@@ -96,6 +119,10 @@ class BruteForceIndex(Index):
         """See `Index.search`."""
         return self.exact_search(queries, num, tf.zeros([tf.shape(queries)[0], 0], tf.int32))
 
+    def search_excluding(self, queries: tf.Tensor, num: tf.Tensor, excluded: tf.Tensor) -> Found:
+        """See `Index.search_excluding`."""
+        return self.exact_search(queries, num, excluded)
+
     def vectors(self, numbers: tf.Tensor) -> tf.Tensor:
         """See `Index.vectors`."""
         return tf.gather(self._table, numbers)
@@ -103,6 +130,25 @@ class BruteForceIndex(Index):
     def exact_search(self, queries: tf.Tensor, num: tf.Tensor, excluded: tf.Tensor) -> Found:
         """See `Index.exact_search`."""
         return search_table(self._table, queries, num, excluded)
+
+
+def is_among(numbers: tf.Tensor, listed: tf.Tensor) -> tf.Tensor:
+    """Which numbers are in the list of their row.
+
+    >>> print(is_among(tf.constant([[3, 1, 2]]), tf.constant([[9, 2, 3]])).numpy())
+    [[ True False  True]]
+
+    Args:
+      numbers: ``[batch, width]`` int32.
+      listed: ``[batch, other_width]`` int32, in any order.
+
+    Returns:
+      ``[batch, width]`` booleans.
+    """
+    # A last entry that is larger than all: there is always one to look at.
+    in_order = tf.pad(tf.sort(listed, axis=1), [[0, 0], [0, 1]], constant_values=tf.int32.max)
+    places = tf.searchsorted(in_order, numbers)
+    return tf.equal(tf.gather(in_order, places, batch_dims=1), numbers)
 
 
 def search_table(

@@ -1,0 +1,1 @@
+"""Exported models: their folders, what is written beside the SavedModel, and how they are loaded."""

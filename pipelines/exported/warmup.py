@@ -1,0 +1,42 @@
+"""Requests that a server replays when it loads a model, so that no user waits for the first one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from tfrs_croloss.serving import Recommender
+
+WARMUP_FILE = Path("assets.extra") / "tf_serving_warmup_requests"
+
+
+def write_warmup_requests(
+    folder: Path, name: str, recommender: Recommender, requests: list[tuple[str, dict[str, Any]]]
+) -> None:
+    """Writes the requests where TensorFlow Serving looks for them.
+
+    Args:
+      folder: of the SavedModel.
+      name: of the model.
+      recommender: whose signatures are asked.
+      requests: signatures and their inputs.
+    """
+    from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+
+    signatures = recommender.signatures()
+    file = folder / WARMUP_FILE
+    file.parent.mkdir(exist_ok=True)
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        for signature, inputs in requests:
+            specs = signatures[signature].structured_input_signature[1]
+            request = predict_pb2.PredictRequest()
+            request.model_spec.name = name
+            request.model_spec.signature_name = signature
+            for key, value in inputs.items():
+                request.inputs[key].CopyFrom(tf.make_tensor_proto(value, specs[key].dtype))
+            log = prediction_log_pb2.PredictionLog(
+                predict_log=prediction_log_pb2.PredictLog(request=request)
+            )
+            writer.write(log.SerializeToString())
