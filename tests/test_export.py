@@ -243,16 +243,17 @@ def test_an_index_that_cannot_keep_the_promise_is_not_published(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from pipelines import export
-    from tfrs_croloss.index_tuning import RecallNotReached
+    from tfrs_croloss.index_tuning import Measurement, RecallNotReached
 
-    def cannot(*_: Any, **__: Any) -> None:
-        raise RecallNotReached("`recall_target` ... The best found was 0.9")
+    def cannot(*_: Any, top_n: int, recall_target: float, **__: Any) -> None:
+        best = Measurement({"leaves_to_search": 9}, recall=0.9125, single_ms=1.0, batch_ms=2.0)
+        raise RecallNotReached(recall_target, top_n, [best])
 
     monkeypatch.setattr(export, "tune", cannot)
     arguments = ["export", "--run", str(tiny_run), "--out", str(tmp_path / "m"), "--index",
                  "partitioned"]
     assert main(arguments) == 2
-    assert "The best found was 0.9" in capsys.readouterr().err
+    assert "The best found 0.9125" in capsys.readouterr().err
     assert model_versions(tmp_path / "m") == []
 
 

@@ -10,7 +10,7 @@ import sys
 
 import tensorflow as tf
 
-UNKNOWN_HERE = ("tfrs_croloss", "pipelines", "tensorflow_recommenders", "tf_keras")
+UNKNOWN_HERE = ("tfrs_croloss", "pipelines", "tensorflow_recommenders")
 
 
 def _plain(value: tf.Tensor) -> object:
