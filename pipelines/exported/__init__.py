@@ -1,1 +1,1 @@
-"""Exported models: their folders, what is written beside the SavedModel, and how they are loaded."""
+"""Exported models: their folders, what lies beside the SavedModel, and how they are loaded."""
