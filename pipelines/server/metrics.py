@@ -1,0 +1,65 @@
+"""What the server counts, in the format of Prometheus."""
+
+from __future__ import annotations
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class Metrics:
+    """The metrics of one server, in a registry of their own.
+
+    Labels take few values: what a client sends, such as a path, is never one of them.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "serve_requests", "Requests answered.", ["protocol", "kind", "status"],
+            registry=self.registry,
+        )
+        self.seconds = Histogram(
+            "serve_request_seconds", "Seconds from the head of a request to its answer.",
+            ["protocol", "kind"], buckets=_SECONDS, registry=self.registry,
+        )
+        self.in_flight = Gauge(
+            "serve_in_flight", "Requests being read, run or answered.", ["protocol"],
+            registry=self.registry,
+        )
+        self.queue = Gauge(
+            "serve_queue", "Requests waiting for a turn of the model.", registry=self.registry
+        )
+        self.batch_requests = Histogram(
+            "serve_batch_requests", "Requests run together.", buckets=_SIZES,
+            registry=self.registry,
+        )
+        self.batch_rows = Histogram(
+            "serve_batch_rows", "Rows run together.", buckets=_SIZES, registry=self.registry
+        )
+        self.version = Gauge(
+            "serve_model_version", "Newest version that answers.", ["model"],
+            registry=self.registry,
+        )
+        self.loads = Counter(
+            "serve_version_loads", "Versions loaded, or not.", ["result"], registry=self.registry
+        )
+
+    def observe(self, protocol: str, kind: str, status: str, seconds: float) -> None:
+        """Counts an answered request."""
+        self.requests.labels(protocol, kind, status).inc()
+        self.seconds.labels(protocol, kind).observe(seconds)
+
+    def text(self) -> bytes:
+        """Everything, as Prometheus reads it."""
+        return generate_latest(self.registry)
