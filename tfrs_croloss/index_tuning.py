@@ -30,6 +30,8 @@ _BATCH_CALLS = 3
 _SURE = 1.645
 # Numbers of items to score exactly that are tried, as multiples of the items asked for.
 _REORDER = (1, 2, 4, 8)
+# Slower by this much is more than the noise of timing.
+_CLEARLY = 1.2
 # Up to this many items other builds are tried even where the first reaches the target.
 _CHEAP_TO_BUILD = 50_000
 
@@ -137,10 +139,12 @@ class _Exact:
             self._last_score[rows] = scores.min(axis=1)
             self._num_above[rows] = self._above_and_tied(index, numbers.numpy()[rows], rows)[0]
 
-    def recalls(self, index: Index, search: Callable[..., Any]) -> np.ndarray:
+    def recalls(
+        self, index: Index, search: Callable[..., Any], batch_size: int = _BATCH
+    ) -> np.ndarray:
         """Recall ``[num_queries]`` of a search."""
         recalls = np.empty(len(self.queries))
-        for rows in self._blocks():
+        for rows in self._blocks(batch_size):
             numbers = search(tf.constant(self.queries[rows]), tf.constant(self.num))[0].numpy()
             above, tied = self._above_and_tied(index, numbers, rows)
             # Of the items that tie for the last places there are more than places.
@@ -170,9 +174,9 @@ class _Exact:
         lengths = np.linalg.norm(vectors, axis=2) * np.linalg.norm(queries, axis=1)[:, np.newaxis]
         return np.einsum("qnd,qd->qn", vectors, queries), _TIE * lengths
 
-    def _blocks(self) -> Iterator[slice]:
-        for first in range(0, len(self.queries), _BATCH):
-            yield slice(first, first + _BATCH)
+    def _blocks(self, batch_size: int = _BATCH) -> Iterator[slice]:
+        for first in range(0, len(self.queries), batch_size):
+            yield slice(first, first + batch_size)
 
 
 def measure(index: Index, queries: Any, top_n: int) -> Measurement:
@@ -272,17 +276,27 @@ class _Tuner:
         self._search = _compiled(index)
 
     def reaching(self, most_leaves: int) -> Iterator[_Reached]:
-        """For each size of reordering the fewest leaves that reach the target, if any do."""
-        for reorder in _reorder_sizes(self._index, self._exact.num):
-            reached = self._fewest_leaves(reorder, most_leaves)
-            if reached is not None:
-                yield reached
+        """For each size of reordering the fewest leaves that reach the target.
 
-    def _fewest_leaves(self, reorder: dict[str, int], most: int) -> _Reached | None:
+        With fewer items scored exactly it takes no fewer leaves, so the search goes on from the
+        leaves found so far, and ends where it gets slower.
+        """
+        fewest, fastest = 1, math.inf
+        for reorder in _reorder_sizes(self._index, self._exact.num):
+            reached = self._fewest_leaves(reorder, fewest, most_leaves, fastest)
+            if reached is None:
+                return
+            yield reached
+            fewest = reached.settings["leaves_to_search"]
+            fastest = min(fastest, reached.measurement.cost)
+
+    def _fewest_leaves(
+        self, reorder: dict[str, int], least: int, most: int, fastest: float
+    ) -> _Reached | None:
         """The fewest to within a twentieth, first by doubling, then by bisection."""
-        too_few, leaves = 0, 1
+        too_few, leaves = least - 1, least
         while (reached := self._try({"leaves_to_search": leaves, **reorder})) is None:
-            if leaves >= most:
+            if leaves >= most or self._tried[-1].cost > _CLEARLY * fastest:
                 return None
             too_few, leaves = leaves, min(2 * leaves, most)
         while leaves - too_few > max(1, leaves // 20):
@@ -299,7 +313,11 @@ class _Tuner:
         measured = _measure(self._index, self._exact, self._search)
         sure = measured.recall - measured.margin >= self._target
         if sure:
-            check_recall = float(self._check.recalls(self._index, self._search).mean())
+            # ScaNN chooses leaves for a query alone a little differently from those in a batch, and
+            # the promise is for both.
+            batch_size = 1 if isinstance(self._index, ScannIndex) else _BATCH
+            recalls = self._check.recalls(self._index, self._search, batch_size)
+            check_recall = float(recalls.mean())
             measured = dataclasses.replace(measured, check_recall=check_recall)
             sure = check_recall >= self._target
         self._tried.append(measured)
@@ -327,7 +345,7 @@ def _builds(index: Index) -> Iterator[Index]:
 def _reorder_sizes(index: Index, num: int) -> list[dict[str, int]]:
     if not isinstance(index, ScannIndex) or index.exact:
         return [{}]
-    sizes = sorted({min(factor * num, index.num_items) for factor in _REORDER})
+    sizes = sorted({min(factor * num, index.num_items) for factor in _REORDER}, reverse=True)
     return [{"reorder": size} for size in sizes]
 
 

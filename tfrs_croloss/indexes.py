@@ -125,11 +125,16 @@ class BruteForceIndex(Index):
 
     def vectors(self, numbers: tf.Tensor) -> tf.Tensor:
         """See `Index.vectors`."""
-        return tf.gather(self._table, numbers)
+        return gather_rows(self._table, numbers)
 
     def exact_search(self, queries: tf.Tensor, num: tf.Tensor, excluded: tf.Tensor) -> Found:
         """See `Index.exact_search`."""
         return search_table(self._table, queries, num, excluded)
+
+
+def gather_rows(table: tf.Variable, numbers: tf.Tensor) -> tf.Tensor:
+    """Rows of a variable, without a sparse read: after one, every whole read copies the table."""
+    return tf.gather(tf.convert_to_tensor(table), numbers)
 
 
 def is_among(numbers: tf.Tensor, listed: tf.Tensor) -> tf.Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfrs_croloss import _checks
-from tfrs_croloss.indexes import NO_SCORE, Found, Index, search_table
+from tfrs_croloss.indexes import NO_SCORE, Found, Index, gather_rows, search_table
 
 # Scores held at a time, by search and by the training of leaves: 32 and 16 MiB.
 _SCORES_AT_ONCE = 2**23
@@ -141,7 +141,7 @@ class PartitionedIndex(Index):
 
     def vectors(self, numbers: tf.Tensor) -> tf.Tensor:
         """See `Index.vectors`."""
-        return tf.gather(self._table, tf.gather(self._positions, numbers))
+        return gather_rows(self._table, tf.gather(self._positions, numbers))
 
     def exact_search(self, queries: tf.Tensor, num: tf.Tensor, excluded: tf.Tensor) -> Found:
         """See `Index.exact_search`."""

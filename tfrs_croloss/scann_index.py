@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
+import types
 import uuid
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfrs_croloss.indexes import NO_SCORE, Found, Index, search_table
+from tfrs_croloss.indexes import NO_SCORE, Found, Index, gather_rows, search_table
 from tfrs_croloss.partitioned import whole_number
 
 # Below this ScaNN scores every item: training a tree gains nothing.
@@ -97,14 +98,14 @@ class ScannIndex(Index):
         sample = whole_number("training_sample_size", training_sample_size, _TRAINING_SAMPLE)
         self.num_leaves = whole_number("num_leaves", num_leaves, round(math.sqrt(self.num_items)))
         self.num_leaves = min(self.num_leaves, self.num_items)
-        self._options: dict[str, Any] = {"seed": seed}
+        options: dict[str, Any] = {"seed": seed}
         self.exact = self.num_items < _ITEMS_FOR_A_TREE
         builder = ops.builder(rows, 1, "dot_product")
         if self.exact:
             self.num_leaves = 1
             config = builder.score_brute_force().create_config()
         else:
-            self._options |= {
+            options |= {
                 "dimensions_per_block": block,
                 "anisotropic_threshold": anisotropic_threshold,
                 "training_sample_size": sample,
@@ -119,6 +120,7 @@ class ScannIndex(Index):
             )
             config = _with_seed(builder.reorder(1).create_config(), seed)
         self._keep(ops.scann_to_tensors(ops.create_searcher(rows, config).searcher_handle))
+        self._options = types.MappingProxyType(options)
         # All signatures of a model, and no other model, find the same searcher by this name.
         self._shared_name = f"scann_index_{uuid.uuid4().hex}"
         self._leaves_to_search = tf.Variable(1, trainable=False, name="leaves_to_search")
@@ -194,7 +196,7 @@ class ScannIndex(Index):
 
     def vectors(self, numbers: tf.Tensor) -> tf.Tensor:
         """See `Index.vectors`."""
-        return tf.gather(self._state["dataset"], numbers)
+        return gather_rows(self._state["dataset"], numbers)
 
     def exact_search(self, queries: tf.Tensor, num: tf.Tensor, excluded: tf.Tensor) -> Found:
         """See `Index.exact_search`."""

@@ -1,0 +1,168 @@
+"""Approximate indexes against TFRS' BruteForce: ``python -m benchmarks.index``."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+from benchmarks import harness
+
+import numpy as np  # isort: skip
+import tensorflow as tf  # isort: skip
+import tensorflow_recommenders as tfrs  # isort: skip
+
+from tfrs_croloss.index_tuning import Measurement, build_index, measure, tune  # isort: skip
+from tfrs_croloss.indexes import Index  # isort: skip
+
+RIVAL = "TFRS BruteForce"
+# How much faster each should be: single queries, and a batch.
+TARGETS = {"scann": (30.0, 30.0), "partitioned": (10.0, 4.0)}
+NUM_QUERIES = 512
+
+Search = Callable[[tf.Tensor], object]
+
+
+def clustered(
+    num_rows: int, centres: np.ndarray, spread: float, random: np.random.Generator
+) -> np.ndarray:
+    """Unit vectors ``[num_rows, dim]`` around centres, of which some draw far more than others."""
+    popularity = np.arange(1, len(centres) + 1) ** -0.5
+    chosen = random.choice(len(centres), num_rows, p=popularity / popularity.sum())
+    rows = centres[chosen]
+    rows += spread / np.sqrt(centres.shape[1]) * random.standard_normal(rows.shape, np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def tuned_index(
+    kind: str, embeddings: np.ndarray, queries: list[np.ndarray], top_n: int, target: float
+) -> tuple[Index, float]:
+    """An index with the settings for the target, and its recall on queries not used for that."""
+    start = time.perf_counter()
+    index = build_index(kind, embeddings)
+    built = time.perf_counter()
+    print(f"{kind}: built in {built - start:.0f} s", flush=True)
+    index, tried, _ = tune(
+        index,
+        queries[0],
+        queries[1],
+        top_n=top_n,
+        recall_target=target,
+        rebuild=False,
+        on_progress=lambda one: print(f"  {describe(one)}", flush=True),
+    )
+    tuned = time.perf_counter()
+    recall = measure(index, queries[2], top_n).recall
+    print(
+        f"{kind}: {len(tried)} settings tried in {tuned - built:.0f} s, {index.settings()}",
+        flush=True,
+    )
+    return index, recall
+
+
+def describe(measured: Measurement) -> str:
+    """One line for one setting."""
+    names = ("leaves_to_search", "reorder")
+    settings = ", ".join(f"{name} {measured.settings.get(name, '-')}" for name in names)
+    return (
+        f"{settings}: recall {measured.recall:.4f}, {measured.single_ms:.1f} ms single, "
+        f"{measured.batch_ms:.0f} ms batch"
+    )
+
+
+def rival(embeddings: np.ndarray, top_n: int) -> Search:
+    """TFRS' exact layer, as it is served."""
+    layer = tfrs.layers.factorized_top_k.BruteForce(k=top_n).index(tf.constant(embeddings))
+    signature = [tf.TensorSpec([None, embeddings.shape[1]], tf.float32)]
+    compiled = tf.function(lambda queries: layer(queries), input_signature=signature)
+    return lambda queries: compiled(queries)[0].numpy()
+
+
+def compiled_search(index: Index, top_n: int) -> Search:
+    """The search of an index, as it is served."""
+    compiled = tf.function(
+        lambda queries: index.search(queries, top_n),
+        input_signature=[tf.TensorSpec([None, index.dim], tf.float32)],
+    )
+    return lambda queries: compiled(queries)[0].numpy()
+
+
+def compare(
+    searches: Mapping[str, Search], queries: np.ndarray, batch_size: int, repeats: int, title: str
+) -> bool:
+    """Times the searches on batches of one size; returns whether the targets are met."""
+    batches = [
+        tf.constant(queries[first : first + batch_size])
+        for first in range(0, len(queries) - batch_size + 1, batch_size)
+    ]
+
+    def call(search: Search) -> Callable[[], object]:
+        turns = itertools.cycle(batches)
+        return lambda: search(next(turns))
+
+    seconds = harness.time_in_turns(
+        {name: call(search) for name, search in searches.items()}, repeats, warm_up=2
+    )
+    column = 0 if batch_size == 1 else 1
+    return harness.report(
+        title,
+        seconds,
+        [
+            harness.Target(RIVAL, kind, TARGETS[kind][column])
+            for kind in searches
+            if kind in TARGETS
+        ],
+    )
+
+
+def main() -> int:
+    """Prints recall and a table for single queries and batches; fails if a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--items", type=int, default=1_000_000)
+    parser.add_argument("--dim", type=int, default=64)
+    parser.add_argument("--top-n", type=int, default=100)
+    parser.add_argument("--recall-target", type=float, default=0.95)
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--centres", type=int, default=2_000)
+    parser.add_argument("--spread", type=float, default=0.75, help="noise, centres having length 1")
+    parser.add_argument("--kinds", nargs="+", choices=sorted(TARGETS), default=sorted(TARGETS))
+    parser.add_argument("--single-repeats", type=int, default=50)
+    parser.add_argument("--batch-repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    random = np.random.default_rng(0)
+    centres = random.standard_normal((arguments.centres, arguments.dim), np.float32)
+    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+    embeddings = clustered(arguments.items, centres, arguments.spread, random)
+    queries = [clustered(NUM_QUERIES, centres, arguments.spread, random) for _ in range(3)]
+
+    met = True
+    searches = {RIVAL: rival(embeddings, arguments.top_n)}
+    for kind in arguments.kinds:
+        index, recall = tuned_index(
+            kind, embeddings, queries, arguments.top_n, arguments.recall_target
+        )
+        reached = recall >= arguments.recall_target
+        met &= reached
+        print(
+            f"{kind}: Recall@{arguments.top_n} {recall:.4f} on {NUM_QUERIES} other queries (at "
+            f"least {arguments.recall_target:g}: {'met' if reached else 'MISSED'})\n",
+            flush=True,
+        )
+        searches[kind] = compiled_search(index, arguments.top_n)
+    where = f"of {arguments.items:,} items, D={arguments.dim}"
+    top = f"Top {arguments.top_n} {where}"
+    met &= compare(searches, queries[2], 1, arguments.single_repeats, f"{top}: single queries")
+    met &= compare(
+        searches,
+        queries[2],
+        arguments.batch_size,
+        arguments.batch_repeats,
+        f"{top}: batches of {arguments.batch_size}",
+    )
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
