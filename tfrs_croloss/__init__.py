@@ -9,12 +9,18 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tfrs_croloss import comparison, losses, memory, negatives, rank, weighting
+from tfrs_croloss import comparison, losses, memory, negatives, rank, rivals, weighting
 from tfrs_croloss._version import __version__
 from tfrs_croloss.comparison import ComparisonKernel
 from tfrs_croloss.losses import CROLoss, LambdaCROLoss, cro_loss, lambda_cro_loss
 from tfrs_croloss.rank import soft_rank
-from tfrs_croloss.weighting import PowerWeighting, RankWeighting
+from tfrs_croloss.rivals import (
+    BilateralSoftmax,
+    BinaryCrossEntropy,
+    PairwiseSoftmaxLoss,
+    SoftmaxAtK,
+)
+from tfrs_croloss.weighting import PowerWeighting, RankWeighting, RetrievalSizeWeighting
 
 if TYPE_CHECKING:
     from tfrs_croloss import metrics, models, optimizers, serving, tasks
@@ -22,11 +28,16 @@ if TYPE_CHECKING:
 _KERAS_2_MODULES = ("metrics", "models", "optimizers", "serving", "tasks")
 
 __all__ = [
+    "BilateralSoftmax",
+    "BinaryCrossEntropy",
     "CROLoss",
     "ComparisonKernel",
     "LambdaCROLoss",
+    "PairwiseSoftmaxLoss",
     "PowerWeighting",
     "RankWeighting",
+    "RetrievalSizeWeighting",
+    "SoftmaxAtK",
     "__version__",
     "comparison",
     "cro_loss",
@@ -38,6 +49,7 @@ __all__ = [
     "negatives",
     "optimizers",
     "rank",
+    "rivals",
     "serving",
     "soft_rank",
     "tasks",

@@ -41,6 +41,16 @@ def _finite_number(name: str, value: Any, required: str, remedy: str) -> float:
     return number
 
 
+def whole_number(name: str, value: Any, *, remedy: str) -> int:
+    """Returns ``value`` as an int if it is a whole number of at least one, else raises."""
+    number = _finite_number(name, value, "a whole number of at least 1", remedy)
+    if number < 1 or number != int(number):
+        raise ValueError(
+            f"`{name}` should be a whole number of at least 1. Received: {value!r}. {remedy}"
+        )
+    return int(number)
+
+
 def catalogue_size(name: str, value: Any) -> int | None:
     """Returns ``value`` as an int if it is ``None`` or a whole number of at least one."""
     if value is None:

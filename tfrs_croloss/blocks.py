@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import tensorflow as tf
 
 from tfrs_croloss import _numeric, comparison
-from tfrs_croloss.objective import RankObjective
+from tfrs_croloss.objective import Objective, RankObjective
 from tfrs_croloss.rank import RankEstimator
 
 NO_GAP = -1e30
@@ -40,8 +41,10 @@ class ChunkSums:
     slope_sums: tf.Tensor
 
 
-def has_fast_form(objective: RankObjective) -> bool:
-    """Whether both kernels are built in, and so vanish at ``NO_GAP``."""
+def has_fast_form(objective: Objective) -> TypeGuard[RankObjective]:
+    """Whether ranks are all it needs, and both kernels are built in and so vanish at ``NO_GAP``."""
+    if not isinstance(objective, RankObjective):
+        return False
     kernels = (objective.kernel, objective.rank_kernel or objective.kernel)
     return all(type(kernel) in comparison.BUILT_IN.values() for kernel in kernels)
 

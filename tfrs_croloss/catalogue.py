@@ -50,7 +50,8 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         name: str | None = None,
     ) -> None:
         super().__init__(name=name, autocast=False)
-        if not isinstance(loss, RetrievalLoss) or not has_fast_form(loss.objective):
+        objective = loss.objective if isinstance(loss, RetrievalLoss) else None
+        if objective is None or not has_fast_form(objective):
             raise ValueError(
                 "`loss` should be a CROLoss or LambdaCROLoss with built-in kernels. Received: "
                 f"{loss!r}. For other losses use tfrs_croloss.tasks.Retrieval."
@@ -61,6 +62,7 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
                 "'sum_over_batch_size'."
             )
         self._loss = loss
+        self._objective = objective
         self._loss_metrics = loss_metrics or []
         if metrics is None:
             metrics = []
@@ -126,7 +128,7 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
             catalogue,
             positive_items,
             self._loss.reduction_weights(num_queries, dtype, sample_weight),
-            self._loss.objective,
+            self._objective,
             Competition(exact, dropped=None if known is None else dropped),
             self._memory_budget,
         )

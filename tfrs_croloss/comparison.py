@@ -12,11 +12,13 @@ name                    value                           derivative
 ``exponential``         exp(gap)                        exp(gap)
 ``softplus``            log(1 + exp(gap))               sigmoid(gap)
 ``unit_step``           1 where gap >= 0, else 0        none: only to estimate ranks
+``pairwise_softmax``    f(t gap) ** (1 / t)             f'(t gap) f(t gap) ** (1 / t - 1)
 ======================  ==============================  ====================================
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Union
 
@@ -28,6 +30,10 @@ KernelLike = Union[str, Mapping[str, Any], "ComparisonKernel", Callable[[tf.Tens
 """What the losses take for a kernel: a name, a name with options, an object or a function."""
 
 
+# Its exponential is exactly zero, also after a large weight was added.
+_LOG_OF_NOTHING = -1e30
+# Its square still fits float32.
+_LARGE_SQUARE_ROOT = 1e18
 # Past this gap log(1 + exp(gap)) is the gap itself, and exp(gap) still fits float32.
 _LARGE_GAP = 60.0
 
@@ -135,21 +141,25 @@ class Sigmoid(ComparisonKernel):
         return counts, counts * tf.sigmoid(-gaps)
 
 
-class Exponential(ComparisonKernel):
-    """``exp(gap)``: the kernel of softmax cross-entropy; summed in the log domain."""
+class LogKernel(ComparisonKernel):
+    """A kernel that may outgrow its type, given and summed in the log domain."""
+
+    def log_value(self, gaps: tf.Tensor) -> tf.Tensor:
+        """The logarithm of the soft count of each gap."""
+        raise NotImplementedError(f"{type(self).__name__} should define `log_value(gaps)`.")
+
+    def log_derivative(self, gaps: tf.Tensor) -> tf.Tensor:
+        """The logarithm of the derivative at each gap."""
+        raise NotImplementedError(f"{type(self).__name__} should define `log_derivative(gaps)`.")
 
     def __call__(self, gaps: tf.Tensor) -> tf.Tensor:
-        return _numeric.saturating_exp(gaps)
+        return _numeric.saturating_exp(self.log_value(gaps))
 
     def derivative(self, gaps: tf.Tensor) -> tf.Tensor:
-        return _numeric.saturating_exp(gaps)
-
-    def value_and_derivative(self, gaps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Both, sharing what they have in common."""
-        return self(gaps), self.derivative(gaps)
+        return _numeric.saturating_exp(self.log_derivative(gaps))
 
     def log1p_sum(self, gaps: tf.Tensor, valid: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-        exponents = tf.where(valid, gaps + tf.math.log(weights), gaps.dtype.min)
+        exponents = tf.where(valid, self.log_value(gaps) + tf.math.log(weights), gaps.dtype.min)
         largest = tf.maximum(tf.reduce_max(exponents, axis=-1, keepdims=True), 0.0)
         total = tf.reduce_sum(tf.exp(exponents - largest), axis=-1)
         largest = tf.squeeze(largest, axis=-1)
@@ -159,14 +169,91 @@ class Exponential(ComparisonKernel):
     def scaled_derivative(
         self, gaps: tf.Tensor, weights: tf.Tensor, log_scale: tf.Tensor
     ) -> tf.Tensor:
-        """``exp(log_scale) * weights * exp(gaps)``, without overflow on the way.
+        """``exp(log_scale) * weights * derivative(gaps)``, without overflow on the way.
 
         Args:
           gaps: ``[num_queries, num_candidates]``.
           weights: broadcastable to ``gaps``.
           log_scale: ``[num_queries, 1]``.
         """
-        return _numeric.saturating_exp(gaps + (log_scale + tf.math.log(weights)))
+        return _numeric.saturating_exp(
+            self.log_derivative(gaps) + (log_scale + tf.math.log(weights))
+        )
+
+
+class Exponential(LogKernel):
+    """``exp(gap)``: the kernel of softmax cross-entropy; summed in the log domain."""
+
+    def log_value(self, gaps: tf.Tensor) -> tf.Tensor:
+        return gaps
+
+    def log_derivative(self, gaps: tf.Tensor) -> tf.Tensor:
+        return gaps
+
+
+class PairwiseSoftmax(LogKernel):
+    r"""The kernel of PSL: :math:`f(t g)^{1/t}`, the exponential with a gentler ``f`` inside.
+
+    ``f`` is ``1 + tanh(x)``, ``1 + atan(x)`` or ``1 + x``, each 0 where it would be below 0. All
+    are 1 and rise by 1 at a tie, so that every one becomes ``exp(gap)`` as ``temperature`` goes to
+    0, and ahead of a tie they stay below it: a negative far ahead of the positive, which may be no
+    negative at all, counts less than in softmax. With ``alpha=1`` this is the loss PSL.
+
+    Args:
+      activation: ``"tanh"``, ``"atan"`` or ``"relu"``.
+      temperature: what turns a gap back into a difference of similarities, which ``f`` expects to
+        be from -1 to 1: half the temperature that divides cosines.
+
+    With a temperature of 1 the three are ``f`` themselves:
+
+    >>> print(PairwiseSoftmax("relu", temperature=1.0)(tf.constant([-2.0, 0.0, 2.0])).numpy())
+    [0. 1. 3.]
+
+    References:
+      Yang et al., *PSL: Rethinking and Improving Softmax Loss from Pairwise Perspective for
+      Recommendation*, NeurIPS 2024.
+    """
+
+    ACTIVATIONS = ("tanh", "atan", "relu")
+
+    def __init__(self, activation: str = "tanh", temperature: float = 0.05) -> None:
+        self.activation = _checks.one_of("activation", activation, self.ACTIVATIONS)
+        self.temperature = _checks.positive_number(
+            "temperature",
+            temperature,
+            remedy="Use half of what divides the cosines: 0.05 for the paper's tau of 10.",
+        )
+
+    def log_value(self, gaps: tf.Tensor) -> tf.Tensor:
+        return self._logs(gaps)[0]
+
+    def log_derivative(self, gaps: tf.Tensor) -> tf.Tensor:
+        log_value, log_steepness = self._logs(gaps)
+        return log_value + log_steepness
+
+    def get_config(self) -> dict[str, Any]:
+        return {"activation": self.activation, "temperature": self.temperature}
+
+    def _logs(self, gaps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The logarithms of the value, and of the derivative over the value."""
+        inside = self.temperature * gaps
+        if self.activation == "tanh":
+            # 1 + tanh(x) is twice the sigmoid of 2 x.
+            log_activation = math.log(2.0) - tf.math.softplus(-2.0 * inside)
+            log_steepness = math.log(2.0) - tf.math.softplus(2.0 * inside)
+            return log_activation / self.temperature, log_steepness
+        if self.activation == "atan":
+            activation = 1.0 + tf.math.atan(inside)
+            log_slope = -tf.math.log1p(tf.square(tf.minimum(tf.abs(inside), _LARGE_SQUARE_ROOT)))
+        else:
+            activation = 1.0 + inside
+            log_slope = tf.zeros_like(inside)
+        above = activation > 0.0
+        log_activation = tf.math.log(tf.where(above, activation, tf.ones_like(activation)))
+        nothing = tf.constant(_LOG_OF_NOTHING, gaps.dtype)
+        log_value = tf.where(above, log_activation / self.temperature, nothing)
+        log_steepness = tf.where(above, log_slope - log_activation, tf.zeros_like(gaps))
+        return _keep_nan(log_value, gaps), log_steepness
 
 
 class Softplus(ComparisonKernel):
@@ -235,6 +322,7 @@ BUILT_IN: dict[str, type[ComparisonKernel]] = {
     "exponential": Exponential,
     "softplus": Softplus,
     "unit_step": UnitStep,
+    "pairwise_softmax": PairwiseSoftmax,
 }
 """The kernels that have a name."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tfrs_croloss import comparison
 from tfrs_croloss.losses import RetrievalLoss
+from tfrs_croloss.objective import RankObjective
 from tfrs_croloss.rank import soft_rank
 
 
@@ -14,7 +16,7 @@ def rank_diagnostics(
     """Means over the queries of a batch.
 
     - ``mean_soft_rank``: the rank among the candidates at hand as the loss sees it, by the kernel
-      that estimates its ranks.
+      that estimates its ranks, or by the sigmoid where it has none.
     - ``mean_hard_rank``: the true one, ties against the positive.
     - ``zero_gradient_share``: the share of queries whose loss has a gradient of exactly zero. With
       the hinge, these are the queries whose positive is ahead by the margin.
@@ -40,7 +42,10 @@ def rank_diagnostics(
         losses = loss.per_query(scores, labels, mask=mask)
     gradient = tape.gradient(losses, scores)
     is_zero = tf.reduce_all(tf.equal(gradient, 0.0), axis=-1)
-    kernel = loss.objective.rank_kernel or loss.objective.kernel
+    objective = loss.objective
+    kernel: comparison.KernelLike = "sigmoid"
+    if isinstance(objective, RankObjective):
+        kernel = objective.rank_kernel or objective.kernel
     ranks = {
         "mean_soft_rank": soft_rank(scores, labels, kernel=kernel, mask=mask),
         "mean_hard_rank": soft_rank(scores, labels, kernel="unit_step", mask=mask),

@@ -137,7 +137,10 @@ def _blocked(
     row_weights = tf.pad(row_weights, [[0, filling]])
     padded_columns = tf.pad(positive_columns, [[0, filling]])
     gradients, pulls = (
-        tf.TensorArray(queries.dtype, num_blocks, element_shape=[None, candidates.shape[1]])
+        # With one block of zeros, in case that there are no queries.
+        tf.TensorArray(
+            queries.dtype, tf.maximum(num_blocks, 1), element_shape=[None, candidates.shape[1]]
+        ).write(0, tf.zeros([size, dim], queries.dtype))
         for _ in range(2)
     )
 

@@ -19,12 +19,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfrs_croloss import _checks, _serialization, comparison
+from tfrs_croloss import _checks, _serialization, comparison, replicas
 from tfrs_croloss import weighting as weightings
-from tfrs_croloss.objective import RankObjective, per_query_losses
+from tfrs_croloss.objective import Objective, RankObjective, per_query_losses
 from tfrs_croloss.rank import RANK_ESTIMATES
 
 DEFAULT_REDUCTION = "sum_over_batch_size"
+_MEANS = ("auto", "sum_over_batch_size")
 
 
 def cro_loss(
@@ -32,6 +33,7 @@ def cro_loss(
     labels: tf.Tensor,
     *,
     alpha: float = 1.0,
+    retrieval_size: int | None = None,
     kernel: comparison.KernelLike = "softplus",
     num_items: int | None = None,
     mask: tf.Tensor | None = None,
@@ -52,6 +54,8 @@ def cro_loss(
         in float32.
       labels: the same shape; 1 at the positives, 0 elsewhere.
       alpha: how fast the weight of a rank falls, at least 0.
+      retrieval_size: in place of ``alpha``: how many items will be retrieved. See
+        ``tfrs_croloss.RetrievalSizeWeighting``.
       kernel: how far a negative overtakes a positive: a name, ``{"name": "hinge", "margin": 2.0}``,
         a ``ComparisonKernel`` or a function of the gaps.
       num_items: size of the catalogue that the candidates were drawn from. Without it, they are
@@ -78,7 +82,7 @@ def cro_loss(
     0.3133
     """
     objective = RankObjective(
-        weightings.get(weighting, alpha, normalized), comparison.get(kernel)
+        weightings.get(weighting, alpha, normalized, retrieval_size), comparison.get(kernel)
     )
     return per_query_losses(
         scores,
@@ -98,6 +102,7 @@ def lambda_cro_loss(
     labels: tf.Tensor,
     *,
     alpha: float = 1.0,
+    retrieval_size: int | None = None,
     rank_kernel: comparison.KernelLike = "sigmoid",
     kernel: comparison.KernelLike = "softplus",
     num_items: int | None = None,
@@ -129,7 +134,7 @@ def lambda_cro_loss(
     1.5000
     """
     objective = RankObjective(
-        weightings.get(weighting, alpha, normalized),
+        weightings.get(weighting, alpha, normalized, retrieval_size),
         comparison.get(kernel),
         comparison.get(rank_kernel, argument="rank_kernel", gradient=False),
     )
@@ -162,6 +167,7 @@ class RetrievalLoss(tf.keras.losses.Loss):
         rank_estimate: str,
         weighting: weightings.RankWeighting | None,
         normalized: bool,
+        retrieval_size: int | None = None,
         mask_rows_without_positive: bool,
         check_scores: bool,
         reduction: str,
@@ -171,16 +177,17 @@ class RetrievalLoss(tf.keras.losses.Loss):
         self.kernel = comparison.get(kernel)
         self.num_items = _checks.catalogue_size("num_items", num_items)
         self.rank_estimate = _checks.one_of("rank_estimate", rank_estimate, RANK_ESTIMATES)
-        self.weighting = weightings.get(weighting, alpha, normalized)
+        self.weighting = weightings.get(weighting, alpha, normalized, retrieval_size)
         self.alpha = float(alpha)
         self.normalized = bool(normalized)
+        self.retrieval_size = retrieval_size
         self.mask_rows_without_positive = bool(mask_rows_without_positive)
         self.check_scores = bool(check_scores)
         self._own_weighting = weighting is not None
 
     @property
-    def objective(self) -> RankObjective:
-        """What the loss makes of the ranks."""
+    def objective(self) -> Objective:
+        """What the loss makes of the ranks, or of the scores of a row."""
         raise NotImplementedError(f"{type(self).__name__} should define `objective`.")
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
@@ -209,7 +216,15 @@ class RetrievalLoss(tf.keras.losses.Loss):
         )
 
     def reduce(self, losses: tf.Tensor, sample_weight: tf.Tensor | None = None) -> tf.Tensor:
-        """Losses per query, weighed and reduced as Keras does for this loss."""
+        """Losses per query, weighed and reduced as Keras does for this loss.
+
+        Under a strategy with several replicas a mean is over the queries of all of them: the sum of
+        the replicas' losses is that of the whole batch.
+        """
+        if replicas.count() > 1 and self.reduction in _MEANS:
+            summed = _Reduction(reduction="sum")(losses, losses, sample_weight=sample_weight)
+            num_queries = replicas.total(tf.size(losses))
+            return tf.math.divide_no_nan(summed, tf.cast(num_queries, summed.dtype))
         return _Reduction(reduction=self.reduction)(losses, losses, sample_weight=sample_weight)
 
     def reduction_weights(
@@ -231,6 +246,7 @@ class RetrievalLoss(tf.keras.losses.Loss):
             rank_estimate=self.rank_estimate,
             weighting=_serialization.to_config(self.weighting) if self._own_weighting else None,
             normalized=self.normalized,
+            retrieval_size=self.retrieval_size,
             mask_rows_without_positive=self.mask_rows_without_positive,
             check_scores=self.check_scores,
         )
@@ -238,6 +254,8 @@ class RetrievalLoss(tf.keras.losses.Loss):
 
     def __repr__(self) -> str:
         objective = self.objective
+        if not isinstance(objective, RankObjective):
+            return f"{type(self).__name__}({objective!r}, num_items={self.num_items})"
         rank = "" if objective.rank_kernel is None else f"rank_kernel={objective.rank_kernel!r}, "
         return (
             f"{type(self).__name__}({objective.weighting!r}, {rank}kernel={objective.kernel!r}, "
@@ -258,6 +276,7 @@ class CROLoss(RetrievalLoss):
       kernel: how far a negative overtakes a positive: a name, ``{"name": "hinge", "margin": 2.0}``,
         a ``ComparisonKernel`` or a function of the gaps.
       num_items: size of the catalogue; without it the candidates at hand are the catalogue.
+      retrieval_size: how many items will be retrieved; gives alpha.
       reduction: Keras' ``"sum_over_batch_size"``, ``"sum"`` or ``"none"``.
       name: of the loss.
 
@@ -273,6 +292,7 @@ class CROLoss(RetrievalLoss):
         rank_estimate: str = "paper",
         weighting: weightings.RankWeighting | None = None,
         normalized: bool = False,
+        retrieval_size: int | None = None,
         mask_rows_without_positive: bool = False,
         check_scores: bool = False,
         reduction: str = DEFAULT_REDUCTION,
@@ -285,6 +305,7 @@ class CROLoss(RetrievalLoss):
             rank_estimate=rank_estimate,
             weighting=weighting,
             normalized=normalized,
+            retrieval_size=retrieval_size,
             mask_rows_without_positive=mask_rows_without_positive,
             check_scores=check_scores,
             reduction=reduction,
@@ -335,6 +356,7 @@ class LambdaCROLoss(RetrievalLoss):
       rank_kernel: estimates the rank; ``"unit_step"`` is allowed.
       kernel: closes the gaps.
       num_items: size of the catalogue; without it the candidates at hand are the catalogue.
+      retrieval_size: how many items will be retrieved; gives alpha.
       reduction: Keras' ``"sum_over_batch_size"``, ``"sum"`` or ``"none"``.
       name: of the loss.
 
@@ -351,6 +373,7 @@ class LambdaCROLoss(RetrievalLoss):
         rank_estimate: str = "paper",
         weighting: weightings.RankWeighting | None = None,
         normalized: bool = False,
+        retrieval_size: int | None = None,
         mask_rows_without_positive: bool = False,
         check_scores: bool = False,
         reduction: str = DEFAULT_REDUCTION,
@@ -363,6 +386,7 @@ class LambdaCROLoss(RetrievalLoss):
             rank_estimate=rank_estimate,
             weighting=weighting,
             normalized=normalized,
+            retrieval_size=retrieval_size,
             mask_rows_without_positive=mask_rows_without_positive,
             check_scores=check_scores,
             reduction=reduction,

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfrs_croloss import _checks
+from tfrs_croloss import _checks, replicas
 from tfrs_croloss._keras import require_keras_2
 from tfrs_croloss.memory import CandidateMemory, mixture_probability
 from tfrs_croloss.negatives import CandidateFilter
@@ -157,7 +157,8 @@ class TwoTowerModel(tfrs.Model):
         Returns:
           Query vectors ``[batch, dim]``; candidate vectors ``[batch + num_negatives, dim]``, the
           positives first and in training the remembered ones last; candidate ids; and booleans
-          ``[batch, batch + num_negatives]``: which candidates count for which query.
+          ``[batch, batch + num_negatives]``: which candidates count for which query. Under a
+          strategy, the candidates are those of all replicas, this replica's first.
         """
         queries = self.embed_queries(features, training=training)
         # One pass through the tower for positives and negatives alike.
@@ -167,13 +168,28 @@ class TwoTowerModel(tfrs.Model):
         }
         candidates = self.embed_candidates(candidate_features, training=training)
         ids = candidate_features[self._id_column]
-        if self.memory is not None and training:
-            num_positives = tf.shape(features[self._id_column])[0]
+        num_positives = tf.shape(features[self._id_column])[0]
+        is_shared = tf.range(tf.size(ids)) >= num_positives
+        if replicas.count() > 1:
+            if self.memory is not None:
+                raise ValueError(
+                    "`memory` should be None under a strategy with several replicas, whose "
+                    "candidates are negatives already. Received: a CandidateMemory of "
+                    f"{self.memory.size} items."
+                )
+            gathered = replicas.all_candidates(
+                {"embeddings": candidates, "ids": ids, "shared": tf.cast(is_shared, tf.int32)}
+            )
+            candidates, ids = gathered["embeddings"], gathered["ids"]
+            is_shared = gathered["shared"] > 0
+        elif self.memory is not None and training:
             # The probabilities are looked up by id, those of remembered items like the others'.
             extended = self.memory.extend(candidates[:num_positives], ids[:num_positives], 1.0)
             candidates = tf.concat([candidates, extended.embeddings[num_positives:]], axis=0)
             ids = tf.concat([ids, tf.cast(extended.ids[num_positives:], ids.dtype)], axis=0)
-        return queries, candidates, ids, self._considered(features, ids)
+            num_remembered = tf.size(ids) - tf.size(is_shared)
+            is_shared = tf.pad(is_shared, [[0, num_remembered]], constant_values=True)
+        return queries, candidates, ids, self._considered(features, ids, is_shared)
 
     def compute_loss(self, features: Features, training: bool = False) -> tf.Tensor:
         """The task's loss on a batch of features."""
@@ -185,13 +201,14 @@ class TwoTowerModel(tfrs.Model):
             candidate_ids=ids,
             score_mask=considered,
             compute_metrics=not training,
+            candidates_are_global=True,
         )
 
     def train_step(self, features: Features) -> dict[str, tf.Tensor]:
         """One step, with the loss scaled where the policy is ``mixed_float16``."""
         with tf.GradientTape() as tape:
             loss = self.compute_loss(features, training=True)
-            total = loss + tf.add_n([tf.cast(0.0, loss.dtype), *self.losses])
+            total = self._with_penalties(loss)
             scales = isinstance(self.optimizer, tf.keras.mixed_precision.LossScaleOptimizer)
             objective = self.optimizer.get_scaled_loss(total) if scales else total
         gradients = tape.gradient(objective, self.trainable_variables)
@@ -203,10 +220,16 @@ class TwoTowerModel(tfrs.Model):
     def test_step(self, features: Features) -> dict[str, tf.Tensor]:
         """The loss and the metrics of a batch."""
         loss = self.compute_loss(features, training=False)
-        return self._update_metrics(loss + tf.add_n([tf.cast(0.0, loss.dtype), *self.losses]))
+        return self._update_metrics(self._with_penalties(loss))
+
+    def _with_penalties(self, loss: tf.Tensor) -> tf.Tensor:
+        """The loss and the towers' own, of which each replica takes its share."""
+        penalties = tf.add_n([tf.cast(0.0, loss.dtype), *self.losses])
+        return loss + penalties / replicas.count()
 
     def _update_metrics(self, loss: tf.Tensor) -> dict[str, tf.Tensor]:
-        self.loss_tracker.update_state(loss)
+        # The mean over replicas of so many times their losses is the sum, the loss of the batch.
+        self.loss_tracker.update_state(loss * replicas.count())
         return {metric.name: metric.result() for metric in self.metrics}
 
     def _as_scored(self, vectors: tf.Tensor) -> tf.Tensor:
@@ -214,18 +237,19 @@ class TwoTowerModel(tfrs.Model):
             return unit_vectors(vectors)
         return tf.cast(vectors, tf.float64 if vectors.dtype == tf.float64 else tf.float32)
 
-    def _considered(self, features: Features, ids: tf.Tensor) -> tf.Tensor:
+    def _considered(
+        self, features: Features, ids: tf.Tensor, is_shared: tf.Tensor
+    ) -> tf.Tensor:
         batch_size, num_candidates = tf.shape(features[self._id_column])[0], tf.size(ids)
         mask, known = None, None
         if not self.in_batch_negatives:
-            shared = tf.range(num_candidates) >= batch_size
             is_positive = tf.eye(batch_size, num_candidates, dtype=tf.bool)
-            mask = tf.logical_or(is_positive, shared[tf.newaxis, :])
+            mask = tf.logical_or(is_positive, is_shared[tf.newaxis, :])
         if self._known_column in features:
             known = features[self._known_column]
             if not isinstance(known, tf.RaggedTensor):
                 known = tf.RaggedTensor.from_tensor(known)
-            known = tf.cast(known, ids.dtype)
+            known = tf.cast(known.with_values(replicas.exchangeable(known.values)), ids.dtype)
         allowed = CandidateFilter(batch_size, num_candidates, mask, ids, True, known)
         return allowed.considered(0, batch_size)
 
@@ -234,10 +258,10 @@ class TwoTowerModel(tfrs.Model):
         by_popularity = self.in_batch_negatives or self.memory is not None
         if self._probabilities is None or not by_popularity:
             return None
-        uniform = tf.size(features.get(NEGATIVE_PREFIX + self._id_column, []))
+        uniform = replicas.total(tf.size(features.get(NEGATIVE_PREFIX + self._id_column, [])))
         popular = tf.size(ids) - uniform
         if not self.in_batch_negatives:
-            popular -= tf.size(features[self._id_column])
+            popular -= replicas.total(tf.size(features[self._id_column]))
         drawn = mixture_probability(
             [popular, uniform],
             [tf.gather(self._probabilities, ids), 1.0 / self._probabilities.shape[0]],

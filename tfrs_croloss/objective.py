@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Union
 
 import tensorflow as tf
 
@@ -48,7 +48,7 @@ class RankObjective:
         """The loss of each row, ``[num_queries]``, and its derivative with respect to each gap."""
         kernel, rank_kernel = self.kernel, self.rank_kernel
         derivative = None
-        if isinstance(kernel, comparison.Exponential):
+        if isinstance(kernel, comparison.LogKernel):
             log_rank = estimator.log_rank(gaps, negatives, kernel)
         else:
             counts, derivative = kernel.value_and_derivative(gaps)
@@ -66,11 +66,40 @@ class RankObjective:
             log_density = self.weighting.log_density(log_true_rank, estimator.num_items)
             losses = _numeric.saturating_exp(log_density + log_rank)
         log_scale = (log_density + estimator.log_scale)[:, tf.newaxis]
-        if isinstance(kernel, comparison.Exponential):
+        if isinstance(kernel, comparison.LogKernel):
             slopes = kernel.scaled_derivative(gaps, estimator.weights, log_scale)
         else:
             slopes = _numeric.saturating_exp(log_scale) * estimator.weights * derivative
         return losses, tf.where(negatives, slopes, tf.zeros_like(slopes))
+
+
+class RowObjective:
+    """What a loss makes of the scores of a row, where it does not come from ranks."""
+
+    def losses_and_gradient(
+        self,
+        scores: tf.Tensor,
+        positives: tf.Tensor,
+        negatives: tf.Tensor,
+        estimator: RankEstimator,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The loss of each row and its gradient.
+
+        Args:
+          scores: ``[num_queries, num_candidates]``; any number where neither positive nor negative.
+          positives, negatives: the same shape, booleans.
+          estimator: how the candidates stand for the catalogue.
+
+        Returns:
+          ``[num_queries]`` and ``[num_queries, num_candidates]``, zero where neither.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} should define `losses_and_gradient(scores, positives, "
+            "negatives, estimator)`."
+        )
+
+
+Objective = Union[RankObjective, RowObjective]
 
 
 def pair_losses(
@@ -78,7 +107,7 @@ def pair_losses(
     positive_columns: tf.Tensor,
     negatives: tf.Tensor,
     estimator: RankEstimator,
-    objective: RankObjective,
+    objective: Objective,
 ) -> tf.Tensor:
     """The loss of one positive per row.
 
@@ -103,9 +132,13 @@ def _one_positive(
     positive_columns: tf.Tensor,
     negatives: tf.Tensor,
     estimator: RankEstimator,
-    objective: RankObjective,
+    objective: Objective,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Losses ``[num_queries]`` and their gradient ``[num_queries, num_candidates]``."""
+    if isinstance(objective, RowObjective):
+        columns = tf.range(tf.shape(scores)[1], dtype=positive_columns.dtype)
+        positives = tf.equal(columns[tf.newaxis, :], positive_columns[:, tf.newaxis])
+        return objective.losses_and_gradient(scores, positives, negatives, estimator)
     positive = tf.gather(scores, positive_columns, batch_dims=1)
     gaps = tf.where(negatives, scores - positive[:, tf.newaxis], tf.zeros_like(scores))
     losses, slopes = objective.losses_and_slopes(gaps, negatives, estimator)
@@ -123,11 +156,16 @@ def _all_positives(
     positives: tf.Tensor,
     negatives: tf.Tensor,
     estimator: RankEstimator,
-    objective: RankObjective,
+    objective: Objective,
     absent: float,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """As ``_one_positive``, summed over a row's positives; ``absent`` where there is none."""
     count = tf.reduce_sum(tf.cast(positives, tf.int32), axis=-1)
+    if isinstance(objective, RowObjective):
+        losses, gradient = objective.losses_and_gradient(scores, positives, negatives, estimator)
+        present = count > 0
+        losses = tf.where(present, losses, tf.constant(absent, scores.dtype))
+        return losses, tf.where(present[:, tf.newaxis], gradient, tf.zeros_like(gradient))
     losses, gradient = _one_positive(
         scores, tf.argmax(tf.cast(positives, tf.int8), axis=-1), negatives, estimator, objective
     )
@@ -187,7 +225,7 @@ def _with_gradient(
 def per_query_losses(
     scores: tf.Tensor,
     labels: tf.Tensor,
-    objective: RankObjective,
+    objective: Objective,
     *,
     mask: tf.Tensor | None,
     num_items: int | None,

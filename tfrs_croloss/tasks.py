@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfrs_croloss import _checks, _numeric
+from tfrs_croloss import _checks, _numeric, replicas
 from tfrs_croloss._keras import require_keras_2
 from tfrs_croloss.batch import CandidateBatch
 from tfrs_croloss.blocks import has_fast_form
@@ -57,6 +57,9 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
       memory_budget: in bytes, for the scores of one block of queries, where nothing that is asked
         for needs all scores at once (batch metrics, hard negatives, several heads, kernels of your
         own, the reduction ``"none"`` and ``check_scores`` do).
+      global_negatives: whether, under a ``tf.distribute`` strategy with several replicas, queries
+        meet the candidates of all of them. The sum of the replicas' losses is then the loss of the
+        whole batch on one.
     """
 
     def __init__(
@@ -72,10 +75,12 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         *,
         num_items: int | None = None,
         memory_budget: int | None = None,
+        global_negatives: bool = True,
     ) -> None:
         # Keras would cast the queries, and the queries alone, to the layer's own type.
         super().__init__(name=name, autocast=False)
         self._memory_budget = _checks.bytes_or_none("memory_budget", memory_budget)
+        self._global_negatives = bool(global_negatives)
         self._loss = loss if loss is not None else tf.keras.losses.CategoricalCrossentropy(
             from_logits=True, reduction=tf.keras.losses.Reduction.SUM
         )
@@ -115,6 +120,7 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         compute_batch_metrics: bool = True,
         score_mask: tf.Tensor | None = None,
         known_positive_ids: tf.RaggedTensor | tf.Tensor | None = None,
+        candidates_are_global: bool = False,
     ) -> tf.Tensor:
         """Computes the loss and updates the metrics.
 
@@ -134,6 +140,8 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
           known_positive_ids: ``[num_queries, (ids)]`` ragged: other items that the query's user
             chose, which are not to be taken for negatives. A dense matrix is taken as it is,
             padding included: pad with an id of no candidate. Needs ``candidate_ids``.
+          candidates_are_global: whether the candidates of the other replicas are among those given
+            already, after this replica's own.
 
         Returns:
           The loss, reduced as the loss says.
@@ -143,6 +151,23 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
             floating("candidate_embeddings", candidate_embeddings),
         )
         _check_embeddings(query_embeddings, candidate_embeddings)
+        if self._global_negatives and not candidates_are_global and replicas.count() > 1:
+            columns = {"embeddings": candidate_embeddings}
+            if candidate_ids is not None:
+                columns["ids"] = tf.reshape(tf.convert_to_tensor(candidate_ids), [-1])
+            if candidate_sampling_probability is not None:
+                columns["probabilities"] = tf.convert_to_tensor(candidate_sampling_probability)
+            gathered = replicas.all_candidates(columns)
+            if score_mask is not None:
+                others = tf.shape(gathered["embeddings"])[0] - tf.shape(candidate_embeddings)[0]
+                score_mask = tf.pad(
+                    tf.cast(score_mask, tf.bool), [[0, 0], [0, others]], constant_values=True
+                )
+            candidate_embeddings = gathered["embeddings"]
+            candidate_ids = gathered.get("ids")
+            candidate_sampling_probability = gathered.get("probabilities")
+            if known_positive_ids is not None:
+                known_positive_ids = _exchangeable(known_positive_ids)
         allowed = self._filter(
             query_embeddings, candidate_embeddings, candidate_ids, score_mask, known_positive_ids
         )
@@ -378,6 +403,13 @@ def _scores(query_embeddings: tf.Tensor, candidate_embeddings: tf.Tensor) -> tf.
         heads = tf.einsum("qhd,cd->qhc", query_embeddings, candidate_embeddings)
         return tf.reduce_max(heads, axis=1)
     return tf.matmul(query_embeddings, candidate_embeddings, transpose_b=True)
+
+
+def _exchangeable(known_positive_ids: Any) -> Any:
+    """The ids in the form that ids of candidates have after an exchange between replicas."""
+    if isinstance(known_positive_ids, tf.RaggedTensor):
+        return known_positive_ids.with_values(replicas.exchangeable(known_positive_ids.values))
+    return replicas.exchangeable(tf.convert_to_tensor(known_positive_ids))
 
 
 def _ragged(known_positive_ids: Any, dtype: tf.DType) -> tf.RaggedTensor:

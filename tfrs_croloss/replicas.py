@@ -1,0 +1,67 @@
+"""Several replicas that train as one: global negatives, and means over the global batch.
+
+Under a synchronous ``tf.distribute`` strategy each replica has a part of the batch. For k replicas
+with B/k queries each to give the loss and the gradients of one replica with B, a replica's queries
+have to meet the candidates of all of them, and a mean has to divide by B. The sum of the replicas'
+losses is then the loss of the whole batch, and the optimizer sums their gradients.
+
+Outside of a replica, and with one replica alone, nothing here has an effect.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+
+def count() -> int:
+    """How many replicas compute this step together; 1 outside of a strategy."""
+    context = tf.distribute.get_replica_context()
+    return 1 if context is None else int(context.num_replicas_in_sync)
+
+
+def total(value: tf.Tensor) -> tf.Tensor:
+    """The sum of a tensor over all replicas."""
+    if count() == 1:
+        return value
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
+
+
+def all_candidates(columns: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """The candidates of all replicas, this replica's first and in their order.
+
+    Gradients flow back to the replicas that the rows came from. Replicas may have different
+    numbers of rows, none included.
+
+    Args:
+      columns: tensors whose rows are this replica's candidates, ``[num_candidates, ...]`` each:
+        embeddings, ids, probabilities. Strings come back as int64 hashes, since devices cannot
+        exchange strings; equal strings have equal hashes.
+
+    Returns:
+      The same columns, ``[num_candidates of all replicas, ...]``.
+    """
+    if count() == 1:
+        return columns
+    context = tf.distribute.get_replica_context()
+    num_own = tf.shape(next(iter(columns.values())))[0]
+    sizes = context.all_gather(num_own[tf.newaxis], axis=0)
+    replica = tf.cast(context.replica_id_in_sync_group, tf.int32)
+    start = tf.reduce_sum(sizes[:replica])
+    gathered = {}
+    for name, column in columns.items():
+        rows = context.all_gather(exchangeable(column), axis=0)
+        own, before, after = (
+            rows[start : start + num_own],
+            rows[:start],
+            rows[start + num_own :],
+        )
+        joined = tf.concat([own, before, after], axis=0)
+        gathered[name] = tf.ensure_shape(joined, [None, *column.shape[1:]])
+    return gathered
+
+
+def exchangeable(values: tf.Tensor) -> tf.Tensor:
+    """``values``, or hashes of them where they are strings and there are several replicas."""
+    if count() == 1 or values.dtype != tf.string:
+        return values
+    return tf.strings.to_hash_bucket_fast(values, tf.int64.max)
