@@ -22,7 +22,7 @@ install: $(READY)  ## make the virtual environment with pinned versions
 $(READY): setup.cfg $(PINS)
 	@test -f $(PINS) || { echo "error: Python 3.10 to 3.13 is needed; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Set PYTHON, e.g. make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint $(PINS) --editable '.[pipelines,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint $(PINS) --editable '.[pipelines,tune,dev]'
 	@touch $@
 
 requirements/py%.txt: ;

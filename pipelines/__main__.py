@@ -19,6 +19,10 @@ STEPS: dict[str, tuple[str, str]] = {
     "evaluate": ("pipelines.evaluate", "measure exact Recall@N of a trained model"),
     "export": ("pipelines.export", "write a trained model as a SavedModel for serving"),
     "query": ("pipelines.query", "ask an exported model for items"),
+    "reproduce": ("pipelines.experiments.reproduce", "train the paper's tables and figures"),
+    "compare": ("pipelines.experiments.compare", "compare losses on equal terms"),
+    "tune": ("pipelines.experiments.tune", "search for the best settings of the loss"),
+    "serve": ("pipelines.serve", "answer requests over REST and gRPC, as TensorFlow Serving does"),
 }
 
 

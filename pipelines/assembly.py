@@ -9,19 +9,28 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.errors import UserError
+from pipelines.factorization import CatalogueModel, UserTower
 from pipelines.settings import LAZY_FROM_ROWS, TrainSettings
+from tfrs_croloss import rivals
 from tfrs_croloss.losses import CROLoss, LambdaCROLoss, RetrievalLoss
 from tfrs_croloss.memory import CandidateMemory
 from tfrs_croloss.models import HistoryTower, ItemEmbedding, ItemTower, TwoTowerModel
 from tfrs_croloss.optimizers import LazyAdam
-from tfrs_croloss.tasks import Retrieval
+from tfrs_croloss.tasks import CatalogueRetrieval, Retrieval
 
 _FINAL_SHARE = 0.01
 
 
 def build_loss(settings: TrainSettings, num_items: int) -> RetrievalLoss:
     """The loss for a catalogue of ``num_items``."""
+    try:
+        rival = _rival(settings, num_items)
+        return _rank_loss(settings, num_items) if rival is None else rival
+    except ValueError as error:
+        raise UserError(f"the loss cannot be built. {error}") from error
 
+
+def _rank_loss(settings: TrainSettings, num_items: int) -> RetrievalLoss:
     def kernel(name: str) -> str | Mapping[str, Any]:
         return {"name": "hinge", "margin": settings.margin} if name == "hinge" else name
 
@@ -31,16 +40,37 @@ def build_loss(settings: TrainSettings, num_items: int) -> RetrievalLoss:
         "num_items": num_items,
         "rank_estimate": settings.rank_estimate,
     }
-    try:
-        if settings.rank_kernel is None:
-            return CROLoss(**options)
-        return LambdaCROLoss(rank_kernel=kernel(settings.rank_kernel), **options)
-    except ValueError as error:
-        raise UserError(f"the loss cannot be built. {error}") from error
+    if settings.retrieval_size is not None:
+        options["retrieval_size"] = settings.retrieval_size
+    if settings.rank_kernel is None:
+        return CROLoss(**options)
+    return LambdaCROLoss(rank_kernel=kernel(settings.rank_kernel), **options)
+
+
+def _rival(settings: TrainSettings, num_items: int) -> RetrievalLoss | None:
+    """The loss, if it is not of the CROLoss family."""
+    if settings.loss in ("bce", "gbce"):
+        calibration = settings.calibration if settings.loss == "gbce" else 0.0
+        return rivals.BinaryCrossEntropy(calibration, num_items, name=settings.loss)
+    if settings.loss == "psl":
+        # Half of it brings differences of cosines into the range that the activations are for.
+        temperature = settings.temperature / 2.0
+        return rivals.PairwiseSoftmaxLoss(settings.activation, temperature, num_items)
+    if settings.loss == "bsl":
+        return rivals.BilateralSoftmax(settings.negative_exponent, num_items)
+    if settings.loss == "sl_at_k":
+        assert settings.retrieval_size is not None
+        # The loss sees scores that the task has divided by the temperature.
+        weight_temperature = settings.weight_temperature / settings.temperature
+        return rivals.SoftmaxAtK(settings.retrieval_size, weight_temperature, num_items)
+    return None
 
 
 def build_model(
-    settings: TrainSettings, num_items: int, item_counts: np.ndarray | None = None
+    settings: TrainSettings,
+    num_items: int,
+    item_counts: np.ndarray | None = None,
+    num_users: int | None = None,
 ) -> TwoTowerModel:
     """The paper's two towers with the task, its variables made.
 
@@ -49,6 +79,7 @@ def build_model(
       num_items: size of the catalogue.
       item_counts: ``[num_items]`` interactions of each item in the training split; needed to train
         with in-batch negatives.
+      num_users: in the training split; needed by a matrix factorisation.
     """
     embedding = ItemEmbedding(num_items, settings.dim, seed=settings.seed)
     probabilities = None
@@ -58,19 +89,56 @@ def build_model(
     memory = None
     if settings.memory_size:
         memory = CandidateMemory(settings.memory_size, settings.dim)
-    model = TwoTowerModel(
-        HistoryTower(embedding, encoder=settings.encoder),
-        ItemTower(embedding),
-        Retrieval(build_loss(settings, num_items), temperature=settings.temperature),
-        similarity=settings.similarity,
-        in_batch_negatives=settings.in_batch_negatives,
-        candidate_probabilities=probabilities,
-        memory=memory,
-    )
+    query_tower, query_inputs = _query_tower(settings, embedding, num_users)
+    loss = build_loss(settings, num_items)
+    if settings.whole_catalogue:
+        model: TwoTowerModel = CatalogueModel(
+            num_items,
+            query_tower,
+            ItemTower(embedding),
+            catalogue_task(loss, settings),
+            similarity=settings.similarity,
+            query_inputs=query_inputs,
+        )
+    else:
+        model = TwoTowerModel(
+            query_tower,
+            ItemTower(embedding),
+            Retrieval(loss, temperature=settings.temperature),
+            similarity=settings.similarity,
+            in_batch_negatives=settings.in_batch_negatives,
+            candidate_probabilities=probabilities,
+            memory=memory,
+            query_inputs=query_inputs,
+        )
     history = tf.fill([1, settings.history_length], num_items)
-    model.embed_queries({"history": history})
+    model.embed_queries({"history": history, "user": tf.constant([0])})
     model.embed_candidates({"item_id": tf.constant([0])})
     return model
+
+
+def _query_tower(
+    settings: TrainSettings, embedding: ItemEmbedding, num_users: int | None
+) -> tuple[tf.keras.Model, str]:
+    """The tower, and the column that it takes."""
+    if settings.tower == "history":
+        return HistoryTower(embedding, encoder=settings.encoder), "history"
+    if num_users is None:
+        raise UserError(
+            "this step should have a model that knows users by their histories. Received: one of "
+            "--tower matrix-factorization. Train with --tower history."
+        )
+    return UserTower(num_users, settings.dim, settings.seed), "user"
+
+
+def catalogue_task(loss: RetrievalLoss, settings: TrainSettings) -> CatalogueRetrieval:
+    """The task that ranks against every item, where the loss can."""
+    try:
+        return CatalogueRetrieval(loss, temperature=settings.temperature)
+    except ValueError as error:
+        raise UserError(
+            f"--whole-catalogue cannot train this loss. {error} Or leave the option out."
+        ) from error
 
 
 def build_optimizer(
@@ -98,8 +166,19 @@ def _schedule(settings: TrainSettings, total_steps: int) -> Any:
 
 
 def embed_histories(
-    model: TwoTowerModel, histories: np.ndarray, block_size: int = 1024
+    model: TwoTowerModel,
+    histories: np.ndarray,
+    numbers: np.ndarray | None = None,
+    block_size: int = 1024,
 ) -> np.ndarray:
-    """Query vectors ``[num_users, dim]`` of padded histories ``[num_users, history_length]``."""
-    vectors: np.ndarray = model.predict({"history": histories}, batch_size=block_size, verbose=0)
+    """Query vectors ``[num_users, dim]``.
+
+    Args:
+      model: what embeds.
+      histories: ``[num_users, history_length]``, padded.
+      numbers: ``[num_users]``, of the users in the training split, for a matrix factorisation.
+      block_size: users at a time.
+    """
+    features = {"history": histories} if numbers is None else {"user": numbers}
+    vectors: np.ndarray = model.predict(features, batch_size=block_size, verbose=0)
     return vectors

@@ -17,7 +17,12 @@ from pipelines.checkpoints import restore_best
 from pipelines.folders import versions, write_json
 from pipelines.input import EvaluationInput
 from pipelines.prepared import PreparedData
-from pipelines.ranking import model_ranks, ranks_by_chance, ranks_by_popularity
+from pipelines.ranking import (
+    evaluation_users,
+    model_ranks,
+    ranks_by_chance,
+    ranks_by_popularity,
+)
 from pipelines.records import replace_file
 from pipelines.report import Contender, draw_recall_curves, markdown, text_table
 from pipelines.rundir import Run, configure, exclusive
@@ -63,10 +68,8 @@ def run(args: argparse.Namespace) -> None:
     data = evaluated.open_data(args.data)
     if evaluated.result is None:
         print(f"note: {evaluated.path} is not finished; this is its best validation so far.")
-    users = EvaluationInput.of(
-        data.split(args.split), data.num_items, evaluated.settings.history_length
-    )
-    ranks = {"model": _trained_ranks(evaluated, data, users, args.exclude_history)}
+    users = evaluation_users(data, args.split, evaluated.settings)
+    ranks = {"model": trained_ranks(evaluated, data, users, args.exclude_history)}
     titles = {"model": evaluated.settings.loss_title}
     for name in dict.fromkeys(args.baselines):
         if name == "popularity":
@@ -80,7 +83,7 @@ def run(args: argparse.Namespace) -> None:
         else:
             baseline = _baseline_run(evaluated, data, name)
             titles[name] = baseline.settings.loss_title
-            ranks[name] = _trained_ranks(baseline, data, users, args.exclude_history)
+            ranks[name] = trained_ranks(baseline, data, users, args.exclude_history)
     contenders = [
         Contender(
             name,
@@ -99,10 +102,12 @@ def run(args: argparse.Namespace) -> None:
     _write(evaluated, args, users, contenders)
 
 
-def _trained_ranks(
+def trained_ranks(
     trained: Run, data: PreparedData, users: EvaluationInput, exclude_history: bool
 ) -> np.ndarray:
-    model = build_model(trained.settings, data.num_items)
+    """Ranks ``[num_pairs]`` of the users' targets by the best weights of a run."""
+    num_users = data.split("train").num_users
+    model = build_model(trained.settings, data.num_items, num_users=num_users)
     restore_best(trained.path, model)
     return model_ranks(model, users, data.num_items, exclude_history)
 

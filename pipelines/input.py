@@ -38,6 +38,7 @@ class WindowOptions:
         position of every user (the authors' way).
       negatives_per_example: the batch shares ``batch_size`` times as many uniform negatives.
       known_positives: whether batches list all items of the examples' users.
+      users: whether batches have the numbers of the examples' users.
       seed: of everything random.
     """
 
@@ -47,6 +48,7 @@ class WindowOptions:
     positions: str = "all"
     negatives_per_example: int = 10
     known_positives: bool = False
+    users: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -111,7 +113,7 @@ class TrainingInput:
           ``history`` ``[batch, history_length]`` int32, oldest first, padded at the end with
           ``num_items``; ``item_id`` ``[batch]`` int32; with negatives ``negative_item_id``
           ``[batch_size * negatives_per_example]`` int32; with known positives ``known_item_ids``
-          ``[batch, (ids)]`` ragged int32.
+          ``[batch, (ids)]`` ragged int32; with users ``user`` ``[batch]`` int64.
         """
         with tf.device("CPU"):
             users, positions = self.examples(step)
@@ -135,6 +137,8 @@ class TrainingInput:
                 ends = tf.gather(self._offsets, users + 1)
                 known = tf.ragged.range(begins, ends)
                 batch["known_item_ids"] = known.with_values(tf.gather(self._items, known.values))
+            if self.options.users:
+                batch["user"] = users
             return batch
 
     def examples(self, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -179,12 +183,14 @@ class EvaluationInput:
       targets: ``[num_pairs]`` int32.
       users: ``[num_pairs]`` int64, the user of each target.
       seen: ``[num_users, (ids)]`` ragged, the whole histories.
+      numbers: ``[num_users]`` int32, of the users in the training split, where a model needs them.
     """
 
     histories: np.ndarray
     targets: np.ndarray
     users: np.ndarray
     seen: tf.RaggedTensor
+    numbers: np.ndarray | None = None
 
     @classmethod
     def of(

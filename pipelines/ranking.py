@@ -6,12 +6,30 @@ target that is excluded with the history can never be retrieved: it ranks behind
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from pipelines.assembly import embed_histories
+from pipelines.factorization import user_numbers
 from pipelines.input import EvaluationInput
+from pipelines.prepared import PreparedData
+from pipelines.settings import TrainSettings
 from tfrs_croloss.metrics import exact_ranks, popularity_ranks
 from tfrs_croloss.models import TwoTowerModel
+
+
+def evaluation_users(
+    data: PreparedData, split: str, settings: TrainSettings, max_users: int | None = None
+) -> EvaluationInput:
+    """The users of a split, or the first ``max_users``, as a model of these settings takes them."""
+    users = EvaluationInput.of(
+        data.split(split), data.num_items, settings.history_length, max_users
+    )
+    if settings.tower == "history":
+        return users
+    numbers = user_numbers(data, split)[: len(users.histories)]
+    return dataclasses.replace(users, numbers=numbers)
 
 
 def model_ranks(
@@ -19,7 +37,7 @@ def model_ranks(
 ) -> np.ndarray:
     """Ranks ``[num_pairs]`` by the model's scores."""
     return exact_ranks(
-        embed_histories(model, users.histories),
+        embed_histories(model, users.histories, users.numbers),
         model.embed_catalogue(num_items),
         users.targets,
         query_rows=users.users,

@@ -23,9 +23,11 @@ class Records:
 
     Args:
       run_folder: of the run.
+      pictures: whether to draw any.
     """
 
-    def __init__(self, run_folder: Path) -> None:
+    def __init__(self, run_folder: Path, pictures: bool = True) -> None:
+        self._pictures = pictures
         self._folder = run_folder
         self._writer: Any = None
         self._num_written = 0
@@ -51,7 +53,7 @@ class Records:
 
     def draw(self, rows: Rows, monitor: str) -> None:
         """Draws the learning curves."""
-        if rows:
+        if rows and self._pictures:
             draw_learning_curves(self._folder / "learning_curves.png", rows, monitor)
 
 

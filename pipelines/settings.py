@@ -12,31 +12,22 @@ from typing import Any
 from pipelines import arguments
 from pipelines.errors import UserError
 from pipelines.input import POSITIONS, WindowOptions
+from pipelines.loss_settings import LOSS_NAMES as LOSS_NAMES  # noqa: F401
+from pipelines.loss_settings import LOSSES as LOSSES  # noqa: F401
+from pipelines.loss_settings import LossSettings, add_loss_settings, check_given
 
-KERNELS = ("hinge", "sigmoid", "exponential", "softplus")
-RANK_KERNELS = (*KERNELS, "unit_step")
 SCHEDULES = ("constant", "cosine", "linear", "exponential")
+TOWERS = ("history", "matrix-factorization")
 OPTIMIZERS = ("auto", "adam", "lazy-adam")
 LAZY_FROM_ROWS = 100_000
 
-LOSSES: dict[str, dict[str, Any]] = {
-    "softmax": {"kernel": "exponential", "alpha": 1.0},
-    "triplet": {"kernel": "hinge", "alpha": 0.0},
-    "bpr": {"kernel": "softplus", "alpha": 0.0},
-}
-"""The well-known losses, as the special cases of CROLoss that they are."""
-
 
 @dataclasses.dataclass(frozen=True)
-class TrainSettings:
+class TrainSettings(LossSettings):
     """What ``train`` takes; the options' help texts say what each is."""
 
-    kernel: str = "softplus"
-    rank_kernel: str | None = None
-    alpha: float = 1.0
-    margin: float = 5.0
-    rank_estimate: str = "paper"
     dim: int = 32
+    tower: str = "history"
     encoder: str = "mean"
     similarity: str = "cosine"
     temperature: float = 0.1
@@ -45,6 +36,7 @@ class TrainSettings:
     positions: str = "all"
     batch_size: int = 256
     negatives_per_example: int = 10
+    whole_catalogue: bool = False
     in_batch_negatives: bool = False
     memory_size: int = 0
     mask_known_positives: bool = False
@@ -64,16 +56,23 @@ class TrainSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("temperature", "learning_rate"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise UserError(
                     f"--{name.replace('_', '-')} should be a finite number above 0. Received: "
                     f"{getattr(self, name)}."
                 )
-        if not (self.negatives_per_example or self.in_batch_negatives or self.memory_size):
+        popular = self.in_batch_negatives or self.memory_size
+        if not (self.negatives_per_example or popular or self.whole_catalogue):
             raise UserError(
-                "there should be negatives: --negatives-per-example or --memory-size above 0, or "
-                "--in-batch-negatives. Received: none of them."
+                "there should be negatives: --negatives-per-example or --memory-size above 0, "
+                "--in-batch-negatives or --whole-catalogue. Received: none of them."
+            )
+        if self.whole_catalogue and popular:
+            raise UserError(
+                "--whole-catalogue takes every item for a negative already, so it should come "
+                "without --in-batch-negatives and --memory-size. Leave out one or the other."
             )
         if not 0 <= self.seed < 2**63:
             raise UserError(f"--seed should be from 0 to 2**63 - 1. Received: {self.seed}.")
@@ -95,29 +94,11 @@ class TrainSettings:
             history_length=self.history_length,
             min_history=self.min_history,
             positions=self.positions,
-            negatives_per_example=self.negatives_per_example,
+            negatives_per_example=0 if self.whole_catalogue else self.negatives_per_example,
             known_positives=self.mask_known_positives,
+            users=self.tower == "matrix-factorization",
             seed=self.seed,
         )
-
-    @property
-    def loss_title(self) -> str:
-        """The loss in words, for people."""
-        margin = f", margin {self.margin:g}" if "hinge" in (self.kernel, self.rank_kernel) else ""
-        if self.rank_kernel is not None:
-            kernels = f"{self.rank_kernel} ranks, {self.kernel} gaps"
-            return f"LambdaCROLoss ({kernels}, alpha {self.alpha:g}{margin})"
-        names = [
-            name
-            for name, preset in LOSSES.items()
-            if preset == {"kernel": self.kernel, "alpha": self.alpha}
-        ]
-        known = f" = {names[0]}" if names else ""
-        return f"CROLoss ({self.kernel}, alpha {self.alpha:g}{margin}){known}"
-
-    def with_loss(self, loss: str) -> TrainSettings:
-        """The same settings with one of ``LOSSES`` instead."""
-        return dataclasses.replace(self, rank_kernel=None, **LOSSES[loss])
 
     def as_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -144,14 +125,7 @@ class TrainSettings:
         }
         values["cutoffs"] = tuple(sorted(set(args.cutoffs)))
         if args.loss is not None:
-            given = [name for name in ("kernel", "rank_kernel", "alpha") if name in values]
-            if given:
-                options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-                raise UserError(
-                    f"--loss {args.loss} stands for a kernel and an alpha of its own, so it should "
-                    f"come without {options}. Leave out one or the other."
-                )
-            values.update(LOSSES[args.loss])
+            check_given(args.loss, values)
         return cls(**values)
 
 
@@ -165,21 +139,16 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         note = "" if default is None or isinstance(default, bool) else f" ({default})"
         group.add_argument(name, help=text + note, default=default, **keywords)
 
-    loss = parser.add_argument_group(
-        "loss", "CROLoss; with --rank-kernel LambdaCROLoss; with --loss a well-known one"
-    )
-    # No defaults here: from_args has to see what was given.
-    loss.add_argument("--kernel", choices=KERNELS, help="closes the gaps (softplus)")
-    loss.add_argument("--rank-kernel", choices=RANK_KERNELS, help="estimates the rank")
-    loss.add_argument(
-        "--alpha", type=float, help="larger: Recall@N of smaller N counts more (1.0)"
-    )
-    loss.add_argument("--loss", choices=LOSSES, help="in place of the kernels and alpha")
-    option(loss, "--margin", "of the hinge", type=float)
-    option(loss, "--rank-estimate", "from samples", choices=("paper", "unbiased"))
+    add_loss_settings(parser)
 
     model = parser.add_argument_group("model")
     option(model, "--dim", "of the embeddings", type=arguments.positive)
+    option(
+        model,
+        "--tower",
+        "users by their history, or by a vector for each training user",
+        choices=TOWERS,
+    )
     option(model, "--encoder", "of the history", choices=("mean", "gru"))
     option(model, "--similarity", "that scores", choices=("cosine", "dot"))
     option(model, "--temperature", "scores are divided by it", type=float)
@@ -194,6 +163,12 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         "--negatives-per-example",
         "uniform, shared by the batch",
         type=arguments.count,
+    )
+    option(
+        examples,
+        "--whole-catalogue",
+        "take every item for a negative, in place of a sample",
+        action=flag,
     )
     option(
         examples, "--in-batch-negatives", "take the other examples' items as well", action=flag

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -15,8 +15,9 @@ from pipelines.assembly import build_model, build_optimizer
 from pipelines.checkpoints import Checkpoints, TrainingState
 from pipelines.errors import UserError
 from pipelines.folders import versions, write_json
-from pipelines.input import EvaluationInput, TrainingInput
+from pipelines.input import TrainingInput
 from pipelines.prepared import PreparedData
+from pipelines.ranking import evaluation_users
 from pipelines.records import Records
 from pipelines.rundir import RESULT, Run, discard_replaced
 from pipelines.settings import TrainSettings
@@ -63,6 +64,7 @@ class Bookkeeper(tf.keras.callbacks.Callback):
       validator, checkpoints, records: what does the work.
       total_steps: of the whole run.
       checkpoint_steps: saves after so many steps as well; None for after validations only.
+      after_validation: is given each new row of the history, when all is saved; may raise to stop.
     """
 
     def __init__(
@@ -74,8 +76,10 @@ class Bookkeeper(tf.keras.callbacks.Callback):
         records: Records,
         total_steps: int,
         checkpoint_steps: int | None,
+        after_validation: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         super().__init__()
+        self._after_validation = after_validation
         self._settings = settings
         self._state = state
         self._validator = validator
@@ -126,6 +130,8 @@ class Bookkeeper(tf.keras.callbacks.Callback):
             self._records.draw(state.rows, settings.monitor)
             self._last_picture = time.monotonic()
         self._print(row)
+        if self._after_validation is not None:
+            self._after_validation(row)
 
     def _save(self) -> None:
         now = time.monotonic()
@@ -150,8 +156,21 @@ class Bookkeeper(tf.keras.callbacks.Callback):
         )
 
 
-def train(run: Run, data: PreparedData, checkpoint_steps: int | None = None) -> dict[str, Any]:
+def train(
+    run: Run,
+    data: PreparedData,
+    checkpoint_steps: int | None = None,
+    after_validation: Callable[[dict[str, Any]], None] | None = None,
+    pictures: bool = True,
+) -> dict[str, Any]:
     """Trains, or goes on training, until the run is finished.
+
+    Args:
+      run: where, and with which settings.
+      data: what to train on.
+      checkpoint_steps: saves after so many steps as well; None for after validations only.
+      after_validation: is given each new row of the history, when all is saved; may raise to stop.
+      pictures: whether to draw the learning curves.
 
     Returns:
       What is in ``result.json``.
@@ -160,24 +179,28 @@ def train(run: Run, data: PreparedData, checkpoint_steps: int | None = None) -> 
     policy = "mixed_float16" if settings.mixed_precision else "float32"
     tf.keras.mixed_precision.set_global_policy(policy)
     try:
-        return _train(run, data, checkpoint_steps)
+        return _train(run, data, checkpoint_steps, after_validation, pictures)
     finally:
         tf.keras.mixed_precision.set_global_policy("float32")
 
 
-def _train(run: Run, data: PreparedData, checkpoint_steps: int | None) -> dict[str, Any]:
+def _train(
+    run: Run,
+    data: PreparedData,
+    checkpoint_steps: int | None,
+    after_validation: Callable[[dict[str, Any]], None] | None,
+    pictures: bool,
+) -> dict[str, Any]:
     settings = run.settings
     tf.keras.utils.set_random_seed(settings.seed % 2**32)
     training_input = TrainingInput(data.split("train"), data.num_items, settings.window_options)
-    validation_users = EvaluationInput.of(
-        data.split("valid"),
-        data.num_items,
-        settings.history_length,
-        settings.max_validation_users,
+    validation_users = evaluation_users(
+        data, "valid", settings, settings.max_validation_users
     )
     total_steps = settings.max_steps or settings.epochs * training_input.steps_per_epoch
     interval = settings.steps_per_epoch or training_input.steps_per_epoch
-    model = build_model(settings, data.num_items, data.item_counts)
+    num_users = data.split("train").num_users
+    model = build_model(settings, data.num_items, data.item_counts, num_users)
     model.compile(build_optimizer(settings, data.num_items, total_steps))
     model.optimizer.build(model.trainable_variables)
     checkpoints = Checkpoints(run.path, model)
@@ -190,7 +213,7 @@ def _train(run: Run, data: PreparedData, checkpoint_steps: int | None) -> dict[s
     )
     if restored:
         print(f"continuing after step {state.step:,}")
-    records = Records(run.path)
+    records = Records(run.path, pictures)
     bookkeeper = Bookkeeper(
         settings,
         state,
@@ -199,6 +222,7 @@ def _train(run: Run, data: PreparedData, checkpoint_steps: int | None) -> dict[s
         records,
         total_steps,
         checkpoint_steps,
+        after_validation,
     )
     if state.step % interval:
         bookkeeper.keep_loss(model.loss_tracker.get_weights())

@@ -1,0 +1,110 @@
+"""What is measured of a trained cell: ranks of a split, and where its gradient goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from pipelines.assembly import build_loss, build_model
+from pipelines.checkpoints import restore_best
+from pipelines.evaluate import trained_ranks
+from pipelines.input import TrainingInput
+from pipelines.prepared import PreparedData
+from pipelines.ranking import evaluation_users
+from pipelines.rundir import Run
+from tfrs_croloss.metrics import exact_ranks, summarize_ranks
+
+BANDS = (10, 50, 100, 200, 500, 1000, 5000)
+_PROBE_BATCHES = 4
+_CURVE_POINTS = 32
+_LARGEST_SIZE = 2000
+
+
+def measure_ranks(run: Run, data: PreparedData, split: str) -> dict[str, Any]:
+    """Recall@N and the rest by the best weights, as ``evaluate`` computes them.
+
+    Returns:
+      ``users`` and ``pairs``: figures at the cutoffs of the settings, with standard errors;
+      ``curve``: Recall@N for many N.
+    """
+    users = evaluation_users(data, split, run.settings)
+    ranks = trained_ranks(run, data, users, run.settings.exclude_history)
+    largest = min(_LARGEST_SIZE, data.num_items)
+    sizes = [int(size) for size in np.unique(np.geomspace(1, largest, _CURVE_POINTS).astype(int))]
+    cutoffs = sorted({*run.settings.cutoffs, run.settings.monitor_cutoff})
+    report = summarize_ranks(
+        ranks, num_items=data.num_items, cutoffs=cutoffs, user_rows=users.users
+    )
+    curve = summarize_ranks(ranks, num_items=data.num_items, cutoffs=sizes, user_rows=users.users)
+    return {
+        "num_targets": len(ranks),
+        "num_users": report.users.num,
+        "users": report.users.as_dict(),
+        "pairs": report.pairs.as_dict(),
+        "curve": {
+            "sizes": sizes,
+            "users": [curve.users.recall[size] for size in sizes],
+            "pairs": [curve.pairs.recall[size] for size in sizes],
+        },
+    }
+
+
+def measure_gradient(run: Run, data: PreparedData) -> list[dict[str, float]]:
+    """How the gradient of the trained model is shared among positives of different ranks.
+
+    Of some training batches: the rank of each positive over the whole catalogue, and the sum of the
+    absolute derivatives of its loss by the scores of the batch's candidates.
+
+    Returns:
+      For each band of ranks: ``up_to`` (0 for the last, open one), ``examples`` and ``gradient``,
+      the shares of the examples and of the gradient.
+    """
+    settings = run.settings
+    num_users = data.split("train").num_users
+    model = build_model(settings, data.num_items, num_users=num_users)
+    restore_best(run.path, model)
+    training_input = TrainingInput(data.split("train"), data.num_items, settings.window_options)
+    catalogue = model.embed_catalogue(data.num_items)
+    loss = build_loss(settings, data.num_items)
+    ranks, masses = [], []
+    for step in range(_PROBE_BATCHES):
+        features = training_input.batch(tf.constant(step, tf.int64))
+        queries, candidates, ids, mask = model.scored_batch(features)
+        scores = tf.matmul(queries, candidates, transpose_b=True) / settings.temperature
+        labels = tf.eye(tf.shape(scores)[0], tf.shape(scores)[1])
+        with tf.GradientTape() as tape:
+            tape.watch(scores)
+            losses = loss.per_query(scores, labels, mask=mask)
+        gradient = tape.gradient(losses, scores)
+        masses.append(tf.reduce_sum(tf.abs(gradient), axis=1).numpy())
+        positives = ids[: len(queries)].numpy()
+        ranks.append(exact_ranks(queries, catalogue, positives))
+    return shares_by_band(np.concatenate(ranks), np.concatenate(masses))
+
+
+def shares_by_band(ranks: np.ndarray, masses: np.ndarray) -> list[dict[str, float]]:
+    """Shares of the examples and of their gradient in each band of ranks.
+
+    >>> for band in shares_by_band(np.array([3, 11, 9000]), np.array([1.0, 2.0, 1.0])):
+    ...     if band["examples"]:
+    ...         print(band["up_to"], round(band["examples"], 2), band["gradient"])
+    10 0.33 0.25
+    50 0.33 0.5
+    0 0.33 0.25
+
+    Args:
+      ranks: ``[num_examples]``.
+      masses: ``[num_examples]``, not negative.
+    """
+    bands = np.searchsorted(BANDS, ranks, side="left")
+    total = float(masses.sum()) or 1.0
+    return [
+        {
+            "up_to": up_to,
+            "examples": float((bands == number).mean()),
+            "gradient": float(masses[bands == number].sum()) / total,
+        }
+        for number, up_to in enumerate((*BANDS, 0))
+    ]

@@ -1,0 +1,198 @@
+"""Runs the cells of an experiment that have no result yet.
+
+::
+
+    OUT/results/KEY.json   one finished cell, written aside and renamed
+    OUT/runs/KEY/          the cell in training: an ordinary run with its checkpoint and log.txt
+
+A process that is killed loses at most the steps since the last checkpoint of the running cell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import tensorflow as tf
+
+from pipelines.errors import UserError
+from pipelines.experiments.cells import Cell
+from pipelines.experiments.measure import measure_gradient, measure_ranks
+from pipelines.folders import read_json, versions, write_json
+from pipelines.prepared import PreparedData
+from pipelines.rundir import Run, configure, exclusive
+from pipelines.training import train
+
+Result = dict[str, Any]
+AfterValidation = Callable[[dict[str, Any]], None]
+
+
+class Runner:
+    """The cells of one output folder.
+
+    Args:
+      folder: of the experiment; made if it is not there.
+      data: what every cell is trained on.
+      keep_runs: whether to keep the runs of finished cells, with their weights.
+      stream: where progress is printed; stdout by default.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        data: PreparedData,
+        keep_runs: bool = False,
+        stream: TextIO | None = None,
+    ) -> None:
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"--out {folder} should be a folder, but a file has that name.")
+        self.folder = folder
+        self.data = data
+        self._keep_runs = keep_runs
+        self._stream = sys.stdout if stream is None else stream
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keeps other processes out of the folder."""
+        (self.folder / "results").mkdir(parents=True, exist_ok=True)
+        with exclusive(self.folder):
+            for leftover in (self.folder / "results").glob(".tmp-*"):
+                leftover.unlink()
+            yield
+
+    def result(self, cell: Cell) -> Result | None:
+        """What came of a cell; None if it is not finished."""
+        path = self._result_path(cell)
+        return read_json(path) if path.is_file() else None
+
+    def results(self, cells: Sequence[Cell]) -> list[Result | None]:
+        """What came of several."""
+        return [self.result(cell) for cell in cells]
+
+    def run(self, cells: Sequence[Cell], after: Callable[[], None] | None = None) -> list[Result]:
+        """Runs the cells that have no result, in order.
+
+        Args:
+          cells: of the experiment; the same cell may come more than once.
+          after: called after each cell that was run.
+
+        Returns:
+          The results of all, in order.
+        """
+        missing = {cell.key(self.data): cell for cell in cells if self.result(cell) is None}
+        done = len({cell.key(self.data) for cell in cells}) - len(missing)
+        if done:
+            self._print(f"{done} of {done + len(missing)} runs are there already")
+        seconds: list[float] = []
+        for number, cell in enumerate(missing.values(), start=1):
+            result = self.run_one(cell)
+            seconds.append(result["wall_seconds"])
+            left = (len(missing) - number) * sum(seconds) / len(seconds)
+            self._print(
+                f"[{done + number}/{done + len(missing)}] {cell.name}, seed {cell.settings.seed}: "
+                f"{headline(result)}, {result['wall_seconds']:.0f} s; {_duration(left)} left"
+            )
+            if after is not None:
+                after()
+        return [result for result in self.results(cells) if result is not None]
+
+    def run_folder(self, cell: Cell) -> Path:
+        """Where a cell is trained."""
+        return self.folder / "runs" / cell.key(self.data)
+
+    def run_one(self, cell: Cell, after_validation: AfterValidation | None = None) -> Result:
+        """Trains and measures a cell, or goes on with it.
+
+        Args:
+          cell: without a result so far.
+          after_validation: is given each new row of the history; may raise to give the cell up.
+        """
+        start = time.monotonic()
+        run = configure(self.run_folder(cell), self.data, cell.settings, overwrite=False)
+        result: Result = {
+            "name": cell.name,
+            "key": cell.key(self.data),
+            "split": cell.split,
+            "loss": cell.settings.loss_title,
+            "settings": cell.settings.as_dict(),
+            "seed": cell.settings.seed,
+            "versions": versions(),
+        }
+        # TensorFlow warns of the new graphs that every new model has.
+        tf.get_logger().setLevel("ERROR")
+        with open(run.path / "log.txt", "a", encoding="utf-8") as log:
+            with contextlib.redirect_stdout(log):
+                result.update(self._train_and_measure(run, cell.split, after_validation))
+        result["wall_seconds"] = round(time.monotonic() - start, 1)
+        write_json(self._result_path(cell), result)
+        if not self._keep_runs:
+            shutil.rmtree(run.path, ignore_errors=True)
+        # Each cell leaves graphs behind that nothing needs.
+        tf.keras.backend.clear_session()
+        gc.collect()
+        return result
+
+    def discard(self, cell: Cell) -> None:
+        """Removes what there is of a cell that was given up."""
+        shutil.rmtree(self.run_folder(cell), ignore_errors=True)
+
+    def _train_and_measure(
+        self, run: Run, split: str, after_validation: AfterValidation | None
+    ) -> Result:
+        try:
+            trained = run.result or train(
+                run, self.data, after_validation=after_validation, pictures=False
+            )
+        except UserError as error:
+            if "diverged" not in str(error):
+                raise
+            return {"failed": str(error)}
+        history = read_json(run.path / "history.json")
+        found = {
+            "best": trained["best"],
+            "stopped": trained["stopped"],
+            "steps": trained["steps"],
+            "seconds": trained["seconds"],
+            "history": history,
+        }
+        if split == "test":
+            found["test"] = measure_ranks(run, self.data, "test")
+            found["gradient"] = measure_gradient(run, self.data)
+        return found
+
+    def _result_path(self, cell: Cell) -> Path:
+        return self.folder / "results" / f"{cell.key(self.data)}.json"
+
+    def _print(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+
+def monitored(result: Result) -> float:
+    """The best validation Recall@N of a result; below any other where training diverged."""
+    if "failed" in result:
+        return -1.0
+    return float(result["best"][result["settings"]["monitor"]])
+
+
+def headline(result: Result) -> str:
+    """A result in a few words."""
+    if "failed" in result:
+        return "training diverged"
+    return f"validation {result['settings']['monitor']} {monitored(result):.4f}"
+
+
+def _duration(seconds: float) -> str:
+    """
+    >>> _duration(42), _duration(150), _duration(7500)
+    ('42 s', '2 min', '2 h 05 min')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

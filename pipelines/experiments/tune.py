@@ -1,0 +1,277 @@
+"""Step ``tune``: searches kernels, weighting, temperature, margin and learning rate with Optuna.
+
+Trials that fall behind are pruned on the validation split's Recall@N; the test is never read.
+
+::
+
+    OUT/study.db        all trials; the same command goes on with it
+    OUT/best.json       the best trial so far
+    OUT/report.html, report.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from pipelines import arguments
+from pipelines.errors import UserError
+from pipelines.experiments.cells import (
+    Cell,
+    Variant,
+    add_overrides,
+    data_defaults,
+    overrides,
+)
+from pipelines.experiments.commands import train_command
+from pipelines.experiments.compare import comparison_settings
+from pipelines.experiments.document import Field, Grid, Text, write_page
+from pipelines.experiments.runner import Runner, monitored
+from pipelines.experiments.tables import quick
+from pipelines.folders import read_json, versions, write_json
+from pipelines.prepared import PreparedData
+from pipelines.rundir import data_checksum
+from pipelines.settings import TrainSettings
+
+STUDY = "study.db"
+_KERNELS = ("softplus", "exponential", "sigmoid", "hinge")
+_STARTUP_TRIALS = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of this step."""
+    parser.add_argument("--data", required=True, help="folder of prepared data")
+    parser.add_argument("--out", help="folder of the search (DATA-tune)")
+    parser.add_argument(
+        "--retrieval-size",
+        type=arguments.positive,
+        required=True,
+        help="the N of the Recall@N to search for",
+    )
+    parser.add_argument(
+        "--trials", type=arguments.positive, default=30, help="in all (%(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=arguments.count, default=0, help="of the search and of the runs (0)"
+    )
+    parser.add_argument("--quick", action="store_true", help="a first look, in minutes")
+    add_overrides(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Searches."""
+    optuna = import_optuna()
+    data = PreparedData.load(args.data)
+    base = comparison_settings(args.retrieval_size, args.tower or "history")
+    if args.quick:
+        base = quick(base)
+    base = dataclasses.replace(
+        base, **{**data_defaults(data), **overrides(args), "seed": args.seed}
+    )
+    out = Path(args.out or f"{str(args.data).rstrip('/')}-tune")
+    runner = Runner(out, data)
+    with runner.lock():
+        _check_same_search(out, base, data)
+        search = Search(optuna, runner, base)
+        search.run(args.trials)
+        settings = search.finish(args.data)
+    print(
+        f"\nall trials: {out / 'report.html'} and report.md\n\nNext:\n  "
+        + train_command(settings, args.data, f"{out}/winner")
+    )
+
+
+def import_optuna() -> Any:
+    """Optuna, or an error that says how to get it."""
+    try:
+        import optuna
+    except ModuleNotFoundError as error:
+        raise UserError(
+            "step 'tune' needs Optuna, which is not installed. Run pip install "
+            "'tfrs-croloss[tune]', or pip install optuna."
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+class Search:
+    """A study in the folder of a runner.
+
+    Args:
+      optuna: the module.
+      runner: trains the trials.
+      base: settings that are not searched; its learning rate is the middle of those that are tried.
+    """
+
+    def __init__(self, optuna: Any, runner: Runner, base: TrainSettings) -> None:
+        self._optuna = optuna
+        self._runner = runner
+        self._base = base
+        storage = f"sqlite:///{(runner.folder / STUDY).absolute()}"
+        self._study = optuna.create_study(
+            study_name="tune",
+            storage=storage,
+            load_if_exists=True,
+            direction="maximize",
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=_STARTUP_TRIALS),
+        )
+        # A new stream after an interruption: the old one would draw the same trials again.
+        seed = (base.seed + len(self._study.trials)) % 2**32
+        self._study.sampler = optuna.samplers.TPESampler(seed=seed)
+
+    def run(self, num_trials: int) -> None:
+        """Runs trials until there are ``num_trials`` that came to an end."""
+        states = self._optuna.trial.TrialState
+        for left in self._study.get_trials(deepcopy=False, states=(states.RUNNING,)):
+            # Its process is gone. The same settings find its checkpoint.
+            self._study.tell(left.number, state=states.FAIL)
+            self._study.enqueue_trial(left.params)
+        while (done := len(self.finished())) < num_trials:
+            trial = self._study.ask()
+            cell = Cell(f"trial {trial.number}", suggest(trial, self._base), split="valid")
+            outcome = self._run_trial(trial, cell)
+            print(
+                f"[{done + 1}/{num_trials}] {cell.settings.loss_title}, temperature "
+                f"{cell.settings.temperature:.3g}, learning rate "
+                f"{cell.settings.learning_rate:.2g}: {outcome}",
+                flush=True,
+            )
+
+    def finished(self) -> list[Any]:
+        """The trials that were trained to the end, pruned, or diverged."""
+        states = self._optuna.trial.TrialState
+        return [
+            trial
+            for trial in self._study.get_trials(deepcopy=False)
+            if trial.state in (states.COMPLETE, states.PRUNED)
+            or (trial.state == states.FAIL and "diverged" in trial.user_attrs)
+        ]
+
+    def finish(self, data: str) -> TrainSettings:
+        """Writes the page and the winner, and returns its settings.
+
+        Args:
+          data: as it was given on the command line.
+        """
+        states = self._optuna.trial.TrialState
+        complete = [trial for trial in self.finished() if trial.state == states.COMPLETE]
+        if not complete:
+            raise UserError(
+                "every trial diverged or was pruned. Lower --learning-rate, or raise --trials."
+            )
+        best = max(complete, key=lambda trial: trial.value)
+        settings = TrainSettings.from_dict(best.user_attrs["settings"])
+        folder, monitor = self._runner.folder, self._base.monitor
+        write_json(
+            folder / "best.json",
+            {
+                "trial": best.number,
+                monitor: best.value,
+                "settings": settings.as_dict(),
+                "command": train_command(settings, data, f"{folder}/winner"),
+                "seed": self._base.seed,
+                "versions": {**versions(), "optuna": self._optuna.__version__},
+            },
+        )
+        names = sorted({name for trial in self.finished() for name in trial.params})
+        lines = [
+            [
+                Field(str(trial.number)),
+                Field(_outcome(trial), best=trial.number == best.number),
+                *(Field(_shown(trial.params.get(name, "–"))) for name in names),
+            ]
+            for trial in sorted(self.finished(), key=_value, reverse=True)
+        ]
+        text = (
+            f"{len(lines)} trials on {self._runner.data.path.name}, seed {self._base.seed}; the "
+            f"figure is the best validation {monitor} in percent. The test was not read."
+        )
+        write_page(
+            folder,
+            f"Search for {monitor} on {self._runner.data.path.name}",
+            [Text(text), Grid(["trial", monitor, *names], lines)],
+        )
+        return settings
+
+    def _run_trial(self, trial: Any, cell: Cell) -> str:
+        """Trains one, tells the study, and returns what came of it in words."""
+        monitor, states = self._base.monitor, self._optuna.trial.TrialState
+        trial.set_user_attr("settings", cell.settings.as_dict())
+
+        def after_validation(row: dict[str, Any]) -> None:
+            trial.report(row[monitor], row["step"])
+            if trial.should_prune():
+                raise self._optuna.TrialPruned()
+
+        history = self._runner.run_folder(cell) / "history.json"
+        for row in read_json(history) if history.is_file() else []:
+            trial.report(row[monitor], row["step"])
+        try:
+            result = self._runner.result(cell) or self._runner.run_one(cell, after_validation)
+        except self._optuna.TrialPruned:
+            self._study.tell(trial, state=states.PRUNED)
+            self._runner.discard(cell)
+            return "pruned"
+        if "failed" in result:
+            trial.set_user_attr("diverged", True)
+            self._study.tell(trial, state=states.FAIL)
+            return "diverged"
+        self._study.tell(trial, monitored(result))
+        return f"validation {monitor} {monitored(result):.4f}"
+
+
+def suggest(trial: Any, base: TrainSettings) -> TrainSettings:
+    """The settings of a trial."""
+    options: dict[str, Any] = {
+        "kernel": trial.suggest_categorical("kernel", _KERNELS),
+        "temperature": trial.suggest_float("temperature", 0.03, 0.5, log=True),
+        "learning_rate": trial.suggest_float(
+            "learning_rate", base.learning_rate / 5, base.learning_rate * 5, log=True
+        ),
+    }
+    loss = trial.suggest_categorical("loss", ("cro", "lambda"))
+    if loss == "lambda":
+        options["rank_kernel"] = trial.suggest_categorical("rank_kernel", ("sigmoid", "unit_step"))
+    if trial.suggest_categorical("weighting", ("alpha", "retrieval_size")) == "alpha":
+        options["alpha"] = trial.suggest_float("alpha", 0.4, 1.8)
+    else:
+        options["retrieval_size"] = base.monitor_cutoff
+    if options["kernel"] == "hinge":
+        options["margin"] = trial.suggest_float("margin", 0.5, 10.0, log=True)
+    return Variant("trial", loss, options).settings(base, base.seed)
+
+
+def _check_same_search(out: Path, base: TrainSettings, data: PreparedData) -> None:
+    """Refuses to go on with a search that had other settings."""
+    config: dict[str, Any] = {"settings": base.as_dict(), "data_checksum": data_checksum(data)}
+    path = out / "config.json"
+    if not path.is_file():
+        write_json(path, config)
+    elif (found := read_json(path)) != config:
+        names = [
+            name
+            for name, value in config["settings"].items()
+            if found.get("settings", {}).get(name) != value
+        ]
+        raise UserError(
+            f"--out {out} holds a search with other settings or data "
+            f"({', '.join(names) or 'other data'}). Choose another folder."
+        )
+
+
+def _value(trial: Any) -> float:
+    if trial.value is not None:
+        return float(trial.value)
+    return max(trial.intermediate_values.values(), default=-1.0) - 1.0
+
+
+def _outcome(trial: Any) -> str:
+    if trial.state.name == "COMPLETE":
+        return f"{100 * trial.value:.2f}"
+    return "diverged" if "diverged" in trial.user_attrs else "pruned"
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
