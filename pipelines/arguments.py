@@ -52,3 +52,11 @@ def shares(text: str) -> tuple[int, int, int]:
             f"should be three whole numbers above 0 such as 8:1:1. Received: {text!r}"
         )
     return int(parts[0]), int(parts[1]), int(parts[2])
+
+
+def setting(text: str) -> tuple[str, str]:
+    """A name and a value with an equals sign between."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise argparse.ArgumentTypeError(f"should be KEY=VALUE. Received: {text!r}")
+    return name.strip(), value

@@ -180,6 +180,8 @@ def _check_type(
 def _parquet_time_form(path: Path, field: pa.Field) -> str:
     if pa.types.is_floating(field.type) or pa.types.is_decimal(field.type):
         return DECIMAL
+    if pa.types.is_temporal(field.type):
+        return INTEGER  # Read as a number, and never as text.
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(batch_size=HEAD_LINES, columns=[field.name]):
             return _form({time_form(str(value)) for value in batch.column(0).to_pylist()})

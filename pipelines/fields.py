@@ -1,6 +1,6 @@
 """What a user, an item and a time must look like, one value at a time.
 
-This is the definition of a bad row; the fast path in ``sources`` gives way to these functions
+This is the definition of a bad row; the fast path of an engine gives way to these functions
 whenever the engine finds anything unusual.
 """
 
@@ -18,6 +18,8 @@ DATE = "date"
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+# Half of a pair that JSON can write as "\ud800", and UTF-8 cannot.
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _INT64 = 2**63
 
 
@@ -40,6 +42,8 @@ def check_ids(user: str, item: str) -> None:
         raise BadValue(badrows.MISSING_ITEM)
     if _CONTROL.search(user) or _CONTROL.search(item):
         raise BadValue(badrows.CONTROL_CHARACTER)
+    if _SURROGATE.search(user) or _SURROGATE.search(item):
+        raise BadValue(badrows.NOT_UTF8)
 
 
 def time_form(text: str) -> str | None:

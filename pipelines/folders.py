@@ -34,6 +34,7 @@ PACKAGES = (
     "tensorflow-datasets",
     "duckdb",
     "pyarrow",
+    "pyspark",
     "scann",
     "tfrs_croloss",
 )

@@ -2,19 +2,20 @@
 
 The filters are those of the paper's authors: items with at least n interactions in the log stay,
 then users with at least n interactions with those items. With ``core`` both are repeated until
-nothing changes. Everything here is deterministic: it depends on the log and the seed, not on
-threads or memory.
+nothing changes. Everything here is deterministic: it depends on the log and the seed, not on the
+engine, its threads or its memory. The SQL is what DuckDB and Spark have in common.
+
+An engine has read the log into table ``raw`` of user, item, time (a number, or NULL without times)
+and part, with a column that follows the order of the files.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import duckdb
-
+from pipelines.engine import Engine, scalar
 from pipelines.errors import UserError
 from pipelines.logsource import PAIRS_ARE_SPLIT, PARTS, SPLIT_USERS, USERS_ARE_SPLIT
-from pipelines.rawlog import scalar
 from pipelines.readers import UNWANTED
 
 
@@ -41,24 +42,44 @@ class LogOptions:
     seed: int
 
 
-def encode(connection: duckdb.DuckDBPyConnection, dedup: bool) -> None:
-    """Makes table ``log`` of user, item (codes), time, part and row out of ``raw``.
+def create_names(engine: Engine) -> None:
+    """Makes ``user_names`` and ``item_names`` out of ``raw``.
 
-    With ``dedup`` of the rows with one user and item only the first in time stays.
+    They have a line per id: name, code (0, 1, … in the order of the names' bytes) and num_rows.
     """
-    first = "PARTITION BY users.code, items.code ORDER BY part, time, raw.rowid"
-    connection.execute(f"""
-        CREATE TABLE log AS
-        SELECT users.code AS "user", items.code AS item, time, part, raw.rowid AS row
+    for column in ("user", "item"):
+        select = f"""
+            SELECT "{column}" AS name, count(*) AS num_rows
+            FROM raw WHERE part <> {UNWANTED} GROUP BY "{column}" """
+        engine.number(f"{column}_names", select, "name", "code")
+
+
+def encode(engine: Engine, dedup: bool) -> None:
+    """Makes table ``log`` of user, item (codes), time, part and place out of ``raw``.
+
+    ``place`` grows in the order of the files. With ``dedup`` of the rows with one user and item
+    only the first in time stays.
+    """
+    log = f"""
+        SELECT users.code AS "user", items.code AS item, time, part, raw.{engine.row} AS place
         FROM raw
         JOIN user_names AS users ON raw."user" = users.name
         JOIN item_names AS items ON raw.item = items.name
-        WHERE part <> {UNWANTED}
-        {f"QUALIFY row_number() OVER ({first}) = 1" if dedup else ""}""")
-    connection.execute("DROP TABLE raw")
+        WHERE part <> {UNWANTED}"""
+    if dedup:
+        log = f"""
+            SELECT "user", item, time, part, place
+            FROM (
+                SELECT *, row_number() OVER (
+                    PARTITION BY "user", item ORDER BY part, time, place
+                ) AS occurrence
+                FROM ({log}) AS rows_with_codes
+            ) AS occurrences WHERE occurrence = 1"""
+    engine.create("log", log)
+    engine.drop("raw")
 
 
-def filter_log(connection: duckdb.DuckDBPyConnection, options: LogOptions) -> int:
+def filter_log(engine: Engine, options: LogOptions) -> int:
     """Takes the rows of rare items and users out of ``log``.
 
     Returns:
@@ -70,48 +91,51 @@ def filter_log(connection: duckdb.DuckDBPyConnection, options: LogOptions) -> in
     rounds = 0
     while True:
         rounds += 1
-        rows = scalar(connection, "SELECT count(*) FROM log")
-        connection.execute(f"""
-            CREATE OR REPLACE TABLE kept_items AS
-            SELECT item FROM log GROUP BY item HAVING count(*) >= {options.min_item_count}""")
-        connection.execute(f"""
-            CREATE OR REPLACE TABLE kept_users AS
-            SELECT "user", count(*) AS rows FROM log SEMI JOIN kept_items USING (item)
-            GROUP BY "user" HAVING count(*) >= {options.min_user_count}""")
-        rows_left = scalar(connection, "SELECT sum(rows) FROM kept_users")
-        if rows_left == 0:
+        num_rows = engine.count("log")
+        engine.create(
+            "kept_items",
+            f"""SELECT item FROM log GROUP BY item
+            HAVING count(*) >= {options.min_item_count}""",
+        )
+        engine.create(
+            "kept_users",
+            f"""SELECT "user", count(*) AS num_rows FROM log SEMI JOIN kept_items USING (item)
+            GROUP BY "user" HAVING count(*) >= {options.min_user_count}""",
+        )
+        num_left = scalar(engine, "SELECT sum(num_rows) FROM kept_users")
+        if num_left == 0:
             raise UserError(
                 f"no interactions are left with --min-item-count {options.min_item_count} and "
                 f"--min-user-count {options.min_user_count}. Choose lower ones."
             )
-        if rows_left < rows:
-            connection.execute("""
-                CREATE OR REPLACE TABLE log AS FROM log
-                SEMI JOIN kept_items USING (item) SEMI JOIN kept_users USING ("user")""")
-        if not options.core or rows_left == rows:
+        if num_left < num_rows:
+            engine.create(
+                "log",
+                """SELECT * FROM log
+                SEMI JOIN kept_items USING (item) SEMI JOIN kept_users USING ("user")""",
+            )
+        if not options.core or num_left == num_rows:
             return rounds
 
 
-def number_items(connection: duckdb.DuckDBPyConnection) -> int:
-    """Makes table ``items`` of item (code), id and name; id 0 is the most popular item.
+def number_items(engine: Engine) -> int:
+    """Makes table ``items`` of item (code), name, popularity and id; id 0 is the most popular.
 
     Popularity is counted in the filtered log, and ties are in the order of the names.
 
     Returns:
       The number of items.
     """
-    connection.execute("""
-        CREATE TABLE items AS
-        SELECT item, name, CAST(row_number() OVER (ORDER BY count DESC, item) - 1 AS INTEGER) AS id
-        FROM (SELECT item, count(*) AS count FROM log GROUP BY item)
-        JOIN item_names ON code = item""")
-    return scalar(connection, "SELECT count(*) FROM items")
+    select = """
+        SELECT item, name, popularity
+        FROM (SELECT item, count(*) AS popularity FROM log GROUP BY item) AS counts
+        JOIN item_names ON code = item"""
+    engine.number("items", select, "popularity DESC, item", "id")
+    return engine.count("items")
 
 
-def split_log(
-    connection: duckdb.DuckDBPyConnection, split: str, options: LogOptions
-) -> dict[str, int]:
-    """Makes table ``members`` of split, user (code), name, position, total and history.
+def split_log(engine: Engine, split: str, options: LogOptions) -> dict[str, int]:
+    """Makes a table of members for each split: user (code), name, total, history and position.
 
     ``position`` counts the users of a split from 0 in shuffled order. ``total`` is the number of
     interactions that they have there, and ``history`` how many of these are known before the
@@ -123,48 +147,43 @@ def split_log(
     Raises:
       UserError: A split would be empty.
     """
-    connection.execute(f"""
-        CREATE TABLE shuffled AS
-        SELECT "user", name, n0, n1, n2,
-            row_number() OVER (ORDER BY md5('{options.seed}:' || name), name) - 1 AS position
+    select = f"""
+        SELECT "user", name, n0, n1, n2, md5('{options.seed}:' || name) AS draw
         FROM (
             SELECT "user", {", ".join(_count_part(part) for part in range(len(PARTS)))}
             FROM log GROUP BY "user"
-        ) JOIN user_names ON code = "user" """)
+        ) AS counts JOIN user_names ON code = "user" """
+    engine.number("shuffled", select, "draw, name", "shuffled_position")
     if split == PAIRS_ARE_SPLIT:
         wanted = {
             name: (f"n{part} > 0", "n0 > 0", f"n0 + n{part}" if part else "n0")
             for part, name in enumerate(PARTS)
         }
     elif split == USERS_ARE_SPLIT:
-        _check_apart(connection)
+        _check_apart(engine)
         wanted = {
             name: (f"n{part} > 0", f"n{part} > 1" if part else "true", f"n{part}")
             for part, name in enumerate(PARTS)
         }
     else:
-        bounds = _bounds(scalar(connection, "SELECT count(*) FROM shuffled"), options.shares)
+        bounds = _bounds(engine.count("shuffled"), options.shares)
         wanted = {
             name: (
-                f"position BETWEEN {bounds[part]} AND {bounds[part + 1] - 1}",
+                f"shuffled_position BETWEEN {bounds[part]} AND {bounds[part + 1] - 1}",
                 "n0 > 1" if part else "true",
                 "n0",
             )
             for part, name in enumerate(PARTS)
         }
     dropped = {}
-    connection.execute("""
-        CREATE TABLE members (split VARCHAR, "user" INTEGER, name VARCHAR,
-            position INTEGER, total BIGINT, history BIGINT)""")
     for name, (belongs, usable, total) in wanted.items():
-        connection.execute(f"""
-            INSERT INTO members
-            SELECT '{name}', "user", name, row_number() OVER (ORDER BY position) - 1, {total}, n0
-            FROM shuffled WHERE {belongs} AND {usable}""")
-        dropped[name] = scalar(
-            connection, f"SELECT count(*) FROM shuffled WHERE {belongs} AND NOT ({usable})"
-        )
-        if not scalar(connection, f"SELECT count(*) FROM members WHERE split = '{name}'"):
+        select = f"""
+            SELECT "user", name, {total} AS total, n0 AS history, shuffled_position
+            FROM shuffled WHERE {belongs} AND {usable}"""
+        engine.number(members(name), select, "shuffled_position", "position")
+        belonging = scalar(engine, f"SELECT count(*) FROM shuffled WHERE {belongs}")
+        dropped[name] = belonging - engine.count(members(name))
+        if not engine.count(members(name)):
             raise UserError(
                 f"the {name} split has no user with a history and a target "
                 f"({dropped[name]:,} were dropped for having only one interaction there). "
@@ -173,25 +192,36 @@ def split_log(
     return dropped
 
 
-def hold_out(connection: duckdb.DuckDBPyConnection, options: LogOptions) -> None:
+def members(name: str) -> str:
+    """The table of the users of a split."""
+    return f"{name}_members"
+
+
+def hold_out(engine: Engine, options: LogOptions) -> None:
     """Moves a share of every user's train pairs, chosen by the seed, into the valid part.
 
     A user with n train pairs gives n times the share, rounded.
     """
-    connection.execute(f"""
-        CREATE TABLE held_out AS
-        SELECT row FROM (
-            SELECT row, count(*) OVER (PARTITION BY "user") AS total,
+    engine.create(
+        "held_out",
+        f"""
+        SELECT place, 1 AS held_part FROM (
+            SELECT place, count(*) OVER (PARTITION BY "user") AS total,
                 row_number() OVER (
                     PARTITION BY "user"
-                    ORDER BY md5('{options.seed}:' || users.name || ':' || items.name), row
-                ) AS place
+                    ORDER BY md5('{options.seed}:' || users.name || ':' || items.name), place
+                ) AS draw
             FROM log
             JOIN user_names AS users ON users.code = log."user"
             JOIN item_names AS items ON items.code = log.item
             WHERE part = 0
-        ) WHERE place <= floor(total * {options.valid_share} + 0.5) AND place < total""")
-    connection.execute("UPDATE log SET part = 1 WHERE row IN (FROM held_out)")
+        ) AS drawn WHERE draw <= floor(total * {options.valid_share} + 0.5) AND draw < total""",
+    )
+    engine.create(
+        "log",
+        """SELECT "user", item, time, coalesce(held_part, part) AS part, log.place
+        FROM log LEFT JOIN held_out ON held_out.place = log.place""",
+    )
 
 
 def ordered_items(split: str, name: str) -> str:
@@ -206,20 +236,20 @@ def ordered_items(split: str, name: str) -> str:
         USERS_ARE_SPLIT: f"part = {part}",
         PAIRS_ARE_SPLIT: f"part IN (0, {part})",
     }[split]
-    order = "time, row"
+    order = "time, place"
     if split == PAIRS_ARE_SPLIT:
-        order = "part, md5('order:' || members.name || ':' || items.name), row"
+        order = "part, md5('order:' || members.name || ':' || items.name), place"
     return f"""
         SELECT items.id
         FROM log
-        JOIN (FROM members WHERE split = '{name}') AS members ON members."user" = log."user"
+        JOIN {members(name)} AS members ON members."user" = log."user"
         JOIN items ON items.item = log.item
         WHERE {condition}
         ORDER BY members.position, {order}"""
 
 
 def _count_part(part: int) -> str:
-    return f"count(*) FILTER (part = {part}) AS n{part}"
+    return f"count(*) FILTER (WHERE part = {part}) AS n{part}"
 
 
 def _bounds(num_users: int, shares: tuple[int, int, int]) -> list[int]:
@@ -238,10 +268,10 @@ def _bounds(num_users: int, shares: tuple[int, int, int]) -> list[int]:
     return [0, train, train + valid, num_users]
 
 
-def _check_apart(connection: duckdb.DuckDBPyConnection) -> None:
-    [(name,)] = connection.execute("""
+def _check_apart(engine: Engine) -> None:
+    name = engine.value("""
         SELECT min(name) FROM shuffled
-        WHERE (n0 > 0)::INTEGER + (n1 > 0)::INTEGER + (n2 > 0)::INTEGER > 1""").fetchall()
+        WHERE CAST(n0 > 0 AS INTEGER) + CAST(n1 > 0 AS INTEGER) + CAST(n2 > 0 AS INTEGER) > 1""")
     if name is not None:
         raise UserError(
             f"user {name!r} is in more than one of the train, valid and test files, which "

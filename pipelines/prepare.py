@@ -1,34 +1,43 @@
 """Step ``prepare``: a raw log becomes arrays that training maps into memory.
 
-See ``sources`` for what is read, ``logtable`` for filters and splits, and ``prepared`` for what
-is written.
+See ``sources`` for what is read, ``logtable`` for filters and splits, ``prepared`` for what is
+written, and ``engine`` for what does the work.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import shlex
 import shutil
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import duckdb
-
 from pipelines import arguments, logtable, prepared_writer
+from pipelines.duckdb_engine import open_duckdb
+from pipelines.engine import DEFAULT_MEMORY, Engine, scalar
 from pipelines.errors import UserError
 from pipelines.folders import atomic_folder, read_json, versions, write_json
 from pipelines.logsource import SourceOptions
 from pipelines.prepared import FORMAT_VERSION, MANIFEST, SPLITS, PreparedData
 from pipelines.progress import Phases
-from pipelines.rawlog import connect, read_log, scalar
 from pipelines.sources import SOURCES, open_source
 from pipelines.summary import print_summary
 
 # Options that change how the work is done, but not what comes out.
-_NOT_CONFIGURATION = ("step", "run", "out", "input", "overwrite", "memory_limit", "threads")
+_NOT_CONFIGURATION = (
+    "step",
+    "run",
+    "out",
+    "input",
+    "overwrite",
+    "engine",
+    "memory_limit",
+    "threads",
+    "spark_master",
+    "spark_conf",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,9 +109,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how many to leave out (%(default)s)",
     )
 
-    engine = parser.add_argument_group("engine")
-    engine.add_argument("--memory-limit", default="2GB", help="of DuckDB (%(default)s)")
+    engine = parser.add_argument_group("engine (the result is the same)")
+    engine.add_argument(
+        "--engine",
+        choices=("duckdb", "spark"),
+        default="duckdb",
+        help="DuckDB for one machine, Apache Spark for a cluster (%(default)s)",
+    )
+    engine.add_argument(
+        "--memory-limit",
+        help=f"of DuckDB, or of the Java process that --engine spark starts ({DEFAULT_MEMORY})",
+    )
     engine.add_argument("--threads", type=arguments.positive, help="of DuckDB (all cores)")
+    engine.add_argument(
+        "--spark-master",
+        default="local[*]",
+        help="URL of a cluster, which must see the files of --input and the folder of --out "
+        "under the same paths, or local[N] for N threads here (%(default)s)",
+    )
+    engine.add_argument(
+        "--spark-conf",
+        action="append",
+        default=[],
+        type=arguments.setting,
+        metavar="KEY=VALUE",
+        help="a setting of Spark, such as spark.executor.memory=8g; may be given again",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -110,6 +142,11 @@ def run(args: argparse.Namespace) -> None:
     for thing in ("min_item_count", "min_user_count"):
         if getattr(args, thing) is None:
             setattr(args, thing, SOURCES[args.source].min_count)
+    if args.engine == "spark" and args.threads is not None:
+        raise UserError(
+            "--threads is for --engine duckdb. For Spark on this machine set the threads with "
+            f"--spark-master 'local[{args.threads}]'."
+        )
     if not args.input and args.source != "movielens":
         raise UserError(f"--source {args.source} needs --input: what to read.")
     config = {
@@ -132,6 +169,7 @@ def run(args: argparse.Namespace) -> None:
             "config": config,
             "seed": args.seed,
             **manifest,
+            "engine": args.engine,
             "versions": versions(),
             "files": prepared_writer.file_entries(folder),
         }
@@ -150,45 +188,46 @@ def _prepare(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         valid_share=args.valid_share,
         seed=args.seed,
     )
-    with _work_place(folder, args.memory_limit, args.threads) as (work, connection):
-        phases = Phases(5, connection.query_progress)
+    work = folder / "work"
+    work.mkdir()
+    with _open_engine(args, work) as engine:
+        phases = Phases(5, engine.progress)
         with phases.phase(f"reading {shlex.join(args.input) or args.tfds_name}") as results:
             source = open_source(args.source, _source_options(args, work))
-            bad_rows = read_log(
-                connection, source.readers, work, args.max_bad_rows, phases.note
-            )
-            statistics: dict[str, Any] = _count_raw(connection)
+            bad_rows = engine.read(source.readers, args.max_bad_rows, phases.note)
+            statistics: dict[str, Any] = _count_raw(engine)
             results.append(f"{statistics['rows']:,} rows")
         with phases.phase("numbering users and items") as results:
-            logtable.encode(connection, args.dedup)
-            used = scalar(connection, "SELECT count(*) FROM log")
+            logtable.encode(engine, args.dedup)
+            used = engine.count("log")
             statistics["duplicates"] = statistics["rows"] - statistics["unwanted_rows"] - used
             results.append(f"{statistics['raw_users']:,} users")
             results.append(f"{statistics['raw_items']:,} items")
         with phases.phase("filtering") as results:
-            statistics["filter_rounds"] = logtable.filter_log(connection, options)
-            statistics["items"] = logtable.number_items(connection)
-            kept = scalar(connection, "SELECT count(*) FROM log")
+            statistics["filter_rounds"] = logtable.filter_log(engine, options)
+            statistics["items"] = logtable.number_items(engine)
+            kept = engine.count("log")
             statistics["interactions"] = kept
             statistics["filtered_interactions"] = used - kept
             results.append(f"{kept:,} interactions left")
         with phases.phase("splitting") as results:
             if source.lacks_valid:
-                logtable.hold_out(connection, options)
-            dropped = logtable.split_log(connection, source.split, options)
-            statistics["users"] = scalar(connection, "SELECT count(*) FROM shuffled")
+                logtable.hold_out(engine, options)
+            dropped = logtable.split_log(engine, source.split, options)
+            statistics["users"] = engine.count("shuffled")
             statistics["filtered_users"] = statistics["raw_users"] - statistics["users"]
             statistics["filtered_items"] = statistics["raw_items"] - statistics["items"]
         with phases.phase("writing") as results:
-            prepared_writer.write_item_ids(connection, folder)
+            prepared_writer.write_item_ids(engine, folder)
             statistics["splits"] = {}
             for name in SPLITS:
                 entry = prepared_writer.write_split(
-                    connection, folder, name, source.split, args.history_share
+                    engine, folder, name, source.split, args.history_share
                 )
                 statistics["splits"][name] = {**entry, "dropped_users": dropped[name]}
             counts = prepared_writer.write_item_counts(folder, statistics["items"])
             statistics["items_not_in_train"] = int((counts == 0).sum())
+    shutil.rmtree(work)
     return {
         "order": "time" if source.readers[0].has_time else "order of the file",
         "statistics": {
@@ -200,33 +239,16 @@ def _prepare(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def _work_place(
-    folder: Path, memory_limit: str, threads: int | None
-) -> Iterator[tuple[Path, duckdb.DuckDBPyConnection]]:
-    """A scratch folder with a database, both gone afterwards; the engine's errors made plain."""
-    work = folder / "work"
-    work.mkdir()
-    try:
-        with contextlib.closing(connect(work, memory_limit, threads)) as connection:
-            yield work, connection
-    except duckdb.OutOfMemoryException as error:
-        raise UserError(
-            f"DuckDB needs more than --memory-limit {memory_limit}, or more room on the disk of "
-            f"--out ({_first_line(error)}). Raise the limit, or pass --threads 1."
-        ) from error
-    except RuntimeError as error:
-        # How DuckDB says that Ctrl-C came while it was at work.
-        if "interrupted" in str(error).lower():
-            raise KeyboardInterrupt from error
-        raise
-    except duckdb.IOException as error:
-        raise UserError(f"reading or writing failed: {_first_line(error)}.") from error
-    shutil.rmtree(work)
+def _open_engine(args: argparse.Namespace, work: Path) -> AbstractContextManager[Engine]:
+    if args.engine == "duckdb":
+        return open_duckdb(work, args.memory_limit, args.threads)
+    from pipelines.spark_session import SparkOptions, require_spark
 
+    require_spark()
+    from pipelines.spark_engine import open_spark
 
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0].rstrip(".")
+    options = SparkOptions(args.spark_master, dict(args.spark_conf), args.memory_limit)
+    return open_spark(work, options)
 
 
 def _source_options(args: argparse.Namespace, scratch: Path) -> SourceOptions:
@@ -243,14 +265,14 @@ def _source_options(args: argparse.Namespace, scratch: Path) -> SourceOptions:
     )
 
 
-def _count_raw(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
-    rows = scalar(connection, "SELECT count(*) FROM raw")
-    wanted = scalar(connection, "SELECT sum(rows) FROM user_names")
+def _count_raw(engine: Engine) -> dict[str, int]:
+    rows = scalar(engine, "SELECT count(*) FROM raw")
+    wanted = scalar(engine, "SELECT sum(num_rows) FROM user_names")
     return {
         "rows": rows,
         "unwanted_rows": rows - wanted,
-        "raw_users": scalar(connection, "SELECT count(*) FROM user_names"),
-        "raw_items": scalar(connection, "SELECT count(*) FROM item_names"),
+        "raw_users": engine.count("user_names"),
+        "raw_items": engine.count("item_names"),
     }
 
 

@@ -7,24 +7,23 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
-import duckdb
 import numpy as np
-import pyarrow as pa
 
+from pipelines.engine import Engine
 from pipelines.folders import sha256
 from pipelines.logsource import PAIRS_ARE_SPLIT
-from pipelines.logtable import ordered_items
+from pipelines.logtable import members, ordered_items
 
 BATCH_ROWS = 1 << 20
 
 
-def write_item_ids(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
+def write_item_ids(engine: Engine, folder: Path) -> None:
     """Writes ``item_ids.txt``."""
-    _write_lines(folder / "item_ids.txt", connection, "SELECT name FROM items ORDER BY id")
+    _write_lines(folder / "item_ids.txt", engine, "items")
 
 
 def write_split(
-    connection: duckdb.DuckDBPyConnection,
+    engine: Engine,
     folder: Path,
     name: str,
     split: str,
@@ -33,7 +32,7 @@ def write_split(
     """Writes the folder of one split.
 
     Args:
-      connection: With the tables of ``logtable``.
+      engine: With the tables of ``logtable``.
       folder: Parent of the new folder.
       name: ``train``, ``valid`` or ``test``.
       split: How the log is split, see ``logsource``.
@@ -45,25 +44,37 @@ def write_split(
     """
     target = folder / name
     target.mkdir()
-    members = f"FROM members WHERE split = '{name}' ORDER BY position"
-    _write_lines(target / "user_ids.txt", connection, f"SELECT name {members}")
-    table = connection.sql(f"SELECT total, history {members}").to_arrow_table()
-    totals = table["total"].to_numpy()
-    offsets = np.zeros(len(totals) + 1, np.int64)
-    np.cumsum(totals, out=offsets[1:])
-    np.save(target / "offsets.npy", offsets, allow_pickle=False)
-    statistics = {"users": len(totals), "interactions": int(offsets[-1])}
+    table = members(name)
+    _write_lines(target / "user_ids.txt", engine, table)
+    num_users = engine.count(table)
+    interactions = history = 0
+    with contextlib.ExitStack() as files:
+        offsets = files.enter_context(
+            open_flat_array(target / "offsets.npy", num_users + 1, np.int64)
+        )
+        offsets(np.zeros(1, np.int64))
+        if name != "train":
+            lengths_file = files.enter_context(
+                open_flat_array(target / "history_lengths.npy", num_users, np.int32)
+            )
+        for batch in engine.numbered(table, ["total", "history"]):
+            totals = batch.column(0).to_numpy()
+            ends = interactions + np.cumsum(totals)
+            offsets(ends)
+            interactions = int(ends[-1]) if len(ends) else interactions
+            if name != "train":
+                if split == PAIRS_ARE_SPLIT:
+                    lengths = batch.column(1).to_numpy()
+                else:
+                    lengths = history_lengths(totals, history_share)
+                lengths_file(lengths)
+                history += int(lengths.sum())
+    statistics = {"users": num_users, "interactions": interactions}
     if name != "train":
-        if split == PAIRS_ARE_SPLIT:
-            lengths = table["history"].to_numpy()
-        else:
-            lengths = history_lengths(totals, history_share)
-        np.save(target / "history_lengths.npy", lengths.astype(np.int32), allow_pickle=False)
-        history = int(lengths.sum())
         statistics["history_interactions"] = history
-        statistics["target_interactions"] = statistics["interactions"] - history
-    with open_flat_array(target / "items.npy", statistics["interactions"]) as append:
-        for batch in _batches(connection, ordered_items(split, name)):
+        statistics["target_interactions"] = interactions - history
+    with open_flat_array(target / "items.npy", interactions, np.int32) as append:
+        for batch in engine.batches(ordered_items(split, name)):
             append(batch.column(0).to_numpy())
     return statistics
 
@@ -106,40 +117,36 @@ def file_entries(folder: Path) -> dict[str, dict[str, object]]:
 
 
 @contextlib.contextmanager
-def open_flat_array(path: Path, length: int) -> Iterator[_Append]:
-    """A .npy file of ``length`` int32 numbers that is written from front to back.
+def open_flat_array(path: Path, length: int, kind: type[np.integer]) -> Iterator[_Append]:
+    """A .npy file of ``length`` integers of type ``kind`` that is written from front to back.
 
     Yields:
       A function that writes the next numbers.
     """
+    dtype = np.dtype(kind).newbyteorder("<")
     with open(path, "wb") as file:
-        header = {"descr": "<i4", "fortran_order": False, "shape": (length,)}
+        header = {"descr": dtype.str, "fortran_order": False, "shape": (length,)}
         np.lib.format.write_array_header_1_0(file, header)
-        append = _Append(file)
+        append = _Append(file, dtype)
         yield append
     if append.written != length:
         raise RuntimeError(f"{path.name} got {append.written} numbers instead of {length}")
 
 
 class _Append:
-    def __init__(self, file: io.BufferedWriter):
+    def __init__(self, file: io.BufferedWriter, dtype: np.dtype):
         self._file = file
+        self._dtype = dtype
         self.written = 0
 
     def __call__(self, values: np.ndarray) -> None:
-        self._file.write(values.astype("<i4", copy=False).tobytes())
+        self._file.write(values.astype(self._dtype, copy=False).tobytes())
         self.written += len(values)
 
 
-def _batches(
-    connection: duckdb.DuckDBPyConnection, query: str
-) -> Iterator[pa.RecordBatch]:
-    yield from connection.sql(query).to_arrow_reader(BATCH_ROWS)
-
-
-def _write_lines(path: Path, connection: duckdb.DuckDBPyConnection, query: str) -> None:
+def _write_lines(path: Path, engine: Engine, table: str) -> None:
     with open(path, "w", encoding="utf-8", newline="\n") as file:
-        for batch in _batches(connection, query):
+        for batch in engine.numbered(table, ["name"]):
             for text in batch.column(0).to_pylist():
                 file.write(text)
                 file.write("\n")

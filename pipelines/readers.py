@@ -7,8 +7,10 @@ says which line is bad and why; it is only asked when ``select`` was not enough.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -48,11 +50,29 @@ class Reader(Protocol):
     def has_time(self) -> bool:
         """Whether rows carry a time."""
 
+    @property
+    def time_form(self) -> str:
+        """How times are written at the head of the file."""
+
     def select(self) -> str | None:
         """A SELECT of user, item, time and part in file order; None if only ``rows`` can."""
 
     def rows(self, bad_rows: BadRows) -> Iterator[Row]:
         """The rows, with those that cannot be taken apart counted in ``bad_rows``."""
+
+
+class TextReader(Reader, Protocol):
+    """A file of text, whose rows can be had from some of its lines alone."""
+
+    @property
+    def header_lines(self) -> int:
+        """Number of lines, blank ones too, up to the end of the header's first line."""
+
+    def parse(self, lines: Iterable[tuple[int, bytes]], bad_rows: BadRows) -> Iterator[Row]:
+        """The rows of consecutive lines, each with its number from 1.
+
+        A header is passed over where the lines begin with the first of the file.
+        """
 
 
 def sql_text(value: object) -> str:
@@ -110,9 +130,26 @@ class DelimitedReader:
                 header = {str(self.has_header).lower()}, compression = '{compression}',
                 auto_detect = false, strict_mode = true)"""
 
+    @property
+    def header_lines(self) -> int:
+        if not self.has_header:
+            return 0
+        with contextlib.closing(textfile.read_lines(self.path)) as lines:
+            return next((number for number, line in enumerate(lines, start=1) if line), 0)
+
     def rows(self, bad_rows: BadRows) -> Iterator[Row]:
-        skip_header = self.has_header
-        for line, record in textfile.read_records(self.path, self.separator, self.num_columns):
+        return self.parse(enumerate(textfile.read_lines(self.path), start=1), bad_rows)
+
+    def parse(self, lines: Iterable[tuple[int, bytes]], bad_rows: BadRows) -> Iterator[Row]:
+        numbered = iter(lines)
+        first = next(numbered, None)
+        if first is None:
+            return
+        skip_header = self.has_header and first[0] == 1
+        records = textfile.read_records(
+            itertools.chain([first], numbered), self.separator, self.num_columns
+        )
+        for line, record in records:
             if skip_header:
                 skip_header = False
                 continue
@@ -143,9 +180,11 @@ class JsonReader:
     item: str
     time: str
     has_time: bool = True
+    time_form: str = INTEGER
+    header_lines: int = 0
 
     def select(self) -> str:
-        columns = ", ".join(f"{sql_text(key)}: 'VARCHAR'" for key in self._keys)
+        columns = ", ".join(f"{sql_text(key)}: 'VARCHAR'" for key in self.keys)
         compression = "gzip" if textfile.is_gzip(self.path) else "none"
         # A list or an object in place of an id would come as its text; NULL asks for a closer look.
         user, item = (
@@ -159,11 +198,15 @@ class JsonReader:
                 format = 'newline_delimited', compression = '{compression}')"""
 
     @property
-    def _keys(self) -> tuple[str, str, str]:
+    def keys(self) -> tuple[str, str, str]:
+        """The keys of user, item and time."""
         return self.user, self.item, self.time
 
     def rows(self, bad_rows: BadRows) -> Iterator[Row]:
-        for line, text in enumerate(textfile.read_lines(self.path), start=1):
+        return self.parse(enumerate(textfile.read_lines(self.path), start=1), bad_rows)
+
+    def parse(self, lines: Iterable[tuple[int, bytes]], bad_rows: BadRows) -> Iterator[Row]:
+        for line, text in lines:
             if not text.strip():
                 continue
             try:
@@ -174,7 +217,7 @@ class JsonReader:
             except ValueError:
                 bad_rows.add(badrows.BROKEN_JSON, self.path.name, line)
                 continue
-            values = [entry.get(key) for key in self._keys] if isinstance(entry, dict) else [[]]
+            values = [entry.get(key) for key in self.keys] if isinstance(entry, dict) else [[]]
             if any(not isinstance(value, (str, int, float, type(None))) for value in values):
                 bad_rows.add(badrows.BROKEN_JSON, self.path.name, line)
                 continue
@@ -188,6 +231,7 @@ class SequenceReader:
 
     path: Path
     has_time: bool = False
+    time_form: str = INTEGER
 
     def select(self) -> None:
         return None
@@ -234,7 +278,7 @@ class ParquetReader:
 
     def _sql_id(self, column: str) -> str:
         name = _sql_name(column)
-        return f"decode({name})" if _is_binary(self.type_of(column)) else f"CAST({name} AS VARCHAR)"
+        return f"decode({name})" if is_binary(self.type_of(column)) else f"CAST({name} AS VARCHAR)"
 
     def _sql_time(self) -> str:
         if self.time is None:
@@ -258,13 +302,19 @@ class ParquetReader:
                 values = [_plain_values(batch.column(name)) for name in columns]
                 for row in zip(*values):
                     line += 1
-                    try:
-                        texts = [_text(value) for value in row]
-                    except UnicodeDecodeError:
-                        bad_rows.add(badrows.NOT_UTF8, self.path.name, line)
-                        continue
-                    time = None if self.time is None else texts[2]
-                    yield Row(line, 0, texts[0], texts[1], time)
+                    yield from self.parse(line, row, bad_rows)
+
+    def parse(self, line: int, values: Sequence[Any], bad_rows: BadRows) -> Iterator[Row]:
+        """The row with these values of user, item and perhaps time; none if it is a bad one.
+
+        Text comes as bytes.
+        """
+        try:
+            texts = [_text(value) for value in values]
+        except UnicodeDecodeError:
+            bad_rows.add(badrows.NOT_UTF8, self.path.name, line)
+            return
+        yield Row(line, 0, texts[0], texts[1], None if self.time is None else texts[2])
 
 
 def _sql_name(column: str) -> str:
@@ -286,7 +336,8 @@ def _sql_time(text: str, form: str) -> str:
     return _sql_required(f"CAST({value} AS VARCHAR) = {text}", value)
 
 
-def _is_binary(kind: pa.DataType) -> bool:
+def is_binary(kind: pa.DataType) -> bool:
+    """Whether a column holds bytes."""
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 

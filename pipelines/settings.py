@@ -106,12 +106,12 @@ class TrainSettings(LossSettings):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainSettings:
-        """The inverse of ``as_dict``."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        if set(values) != known:
+        """The inverse of ``as_dict``. What an older version did not have is at its default."""
+        unknown = set(values) - {field.name for field in dataclasses.fields(cls)}
+        if unknown:
             raise UserError(
-                "the run's settings should be those of this version. Different: "
-                f"{sorted(set(values) ^ known)}. Train again."
+                f"the run's settings should be known to this version. Not known: {sorted(unknown)}."
+                " Use the version that trained the run, or train again."
             )
         return cls(**{**values, "cutoffs": tuple(values["cutoffs"])})
 

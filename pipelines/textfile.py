@@ -91,23 +91,22 @@ def split_record(line: bytes, separator: str) -> list[bytes]:
 
 
 def read_records(
-    path: Path, separator: str, num_columns: int
+    lines: Iterator[tuple[int, bytes]], separator: str, num_columns: int
 ) -> Iterator[tuple[int, list[bytes] | str]]:
     """Every record of a delimited file, good or bad; blank lines are passed over.
 
     Args:
-      path: The file.
+      lines: Consecutive lines with their numbers.
       separator: One character.
       num_columns: Fields that a record must have.
 
     Yields:
-      The number of the record's first line, from 1, with its fields, or with the kind of bad
+      The number of the record's first line, with its fields, or with the kind of bad
       row that it is. After a quote that is never closed, reading goes on with the next line.
     """
-    ahead = _LinesAhead(read_lines(path))
-    number = 0
-    while (line := ahead.take()) is not None:
-        number += 1
+    ahead = _LinesAhead(lines)
+    while (numbered := ahead.take()) is not None:
+        number, line = numbered
         if not line:
             continue
         try:
@@ -118,7 +117,6 @@ def read_records(
         if len(fields) == num_columns:
             yield number, fields
             ahead.drop(extra_lines)
-            number += extra_lines
         else:
             # A stray quote can swallow lines: only the first of them is to blame.
             yield number, badrows.UNCLOSED_QUOTE if extra_lines else badrows.WRONG_COLUMN_COUNT
@@ -127,11 +125,11 @@ def read_records(
 class _LinesAhead:
     """Lines that can be looked at before they are taken."""
 
-    def __init__(self, lines: Iterator[bytes]):
+    def __init__(self, lines: Iterator[tuple[int, bytes]]):
         self._lines = lines
-        self._waiting: collections.deque[bytes] = collections.deque()
+        self._waiting: collections.deque[tuple[int, bytes]] = collections.deque()
 
-    def take(self) -> bytes | None:
+    def take(self) -> tuple[int, bytes] | None:
         return self._waiting.popleft() if self._waiting else next(self._lines, None)
 
     def drop(self, count: int) -> None:
@@ -140,11 +138,11 @@ class _LinesAhead:
 
     def peek(self, index: int) -> bytes | None:
         while len(self._waiting) <= index:
-            line = next(self._lines, None)
-            if line is None:
+            numbered = next(self._lines, None)
+            if numbered is None:
                 return None
-            self._waiting.append(line)
-        return self._waiting[index]
+            self._waiting.append(numbered)
+        return self._waiting[index][1]
 
 
 def _split_with_following(

@@ -62,11 +62,11 @@ def test_recall_is_that_of_the_exported_embeddings(
     data = PreparedData.load(tiny_data)
     names = data.item_ids()
     signatures = tf.saved_model.load(str(tmp_path / "model" / "1")).signatures
-    items = signatures["embed_items"](item_ids=tf.constant(names))["embeddings"].numpy()
+    items = signatures["item_embedding"](item_ids=tf.constant(names))["embedding"].numpy()
 
     def by_model(history: list[int]) -> np.ndarray:
         asked = tf.constant([[names[item] for item in history]])
-        query = signatures["embed_history"](history=asked)["embeddings"].numpy()[0]
+        query = signatures["user_embedding"](history=asked)["embedding"].numpy()[0]
         return items.astype(np.float64) @ query.astype(np.float64)
 
     counts = data.item_counts.tolist()
@@ -128,7 +128,9 @@ def test_losses_as_baselines_are_trained_once(
     assert systems["softmax"]["users"] != systems["model"]["users"]
     config = json.loads((tiny_run / "baselines" / "softmax" / "config.json").read_text())
     settings = json.loads((tiny_run / "config.json").read_text())["settings"]
-    expected = {**settings, "kernel": "exponential", "rank_kernel": None, "alpha": 1.0}
+    expected = {
+        **settings, "loss": "softmax", "kernel": "exponential", "rank_kernel": None, "alpha": 1.0
+    }
     assert config["settings"] == expected
     assert "baseline softmax: training" in capsys.readouterr().out
     assert evaluate(tiny_run, "--baselines", "softmax")["systems"] == systems

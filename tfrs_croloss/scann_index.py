@@ -222,7 +222,7 @@ class ScannIndex(Index):
 
 def _with_seed(config: str, seed: int) -> str:
     """The configuration of a searcher, its training seeded."""
-    from google.protobuf import text_format  # type: ignore[import-untyped]
+    from google.protobuf import text_format
     from scann.proto import scann_pb2
 
     message = text_format.Parse(config, scann_pb2.ScannConfig())

@@ -168,7 +168,7 @@ def _recall_lines(record: dict[str, Any]) -> list[str]:
         _row(["N", *cutoffs]),
         _row(["---"] + ["---:"] * len(cutoffs)),
         *(
-            _row([name, *(f"{system['pairs']['recall'][n]:.4f}" for n in cutoffs)])
+            _row([name, *(f"{system['pairs'][f'recall@{n}']:.4f}" for n in cutoffs)])
             for name, system in systems.items()
         ),
     ]
