@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> None:
     base = comparison_settings(args.retrieval_size, args.tower or "history")
     if args.quick:
         base = quick(base)
-    base = dataclasses.replace(base, **data_defaults(data), **overrides(args))
+    base = dataclasses.replace(base, **{**data_defaults(data), **overrides(args)})
     num_trials = min(args.trials, 2) if args.quick else args.trials
     seeds = range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds))
     _check(args, seeds)

@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> None:
     base = paper_settings(protocol)
     if args.quick:
         base = quick(base)
-    base = dataclasses.replace(base, **data_defaults(data), **overrides(args))
+    base = dataclasses.replace(base, **{**data_defaults(data), **overrides(args)})
     names = NAMES if "all" in args.table else tuple(dict.fromkeys(args.table))
     tables = [paper_table(name, protocol) for name in names]
     seeds = range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds))
