@@ -94,10 +94,8 @@ def test_a_stranger_gets_the_items_of_highest_score(
         assert in_top >= (1.0 if kind == "brute_force" else 0.8)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_program_without_python_gets_the_same_items(
-    kind: str, exported: Path, names: list[str], tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler on the PATH")
@@ -105,12 +103,19 @@ def test_a_program_without_python_gets_the_same_items(
     libraries = [tensorflow / f"libtensorflow_{part}.so.2" for part in ("cc", "framework")]
     if not all(library.is_file() for library in libraries):
         pytest.skip("TensorFlow's shared libraries are not in its package here")
-    program = tmp_path / "recommend"
+    program = tmp_path_factory.mktemp("c") / "recommend"
     subprocess.run(
         [compiler, PROGRAM, f"-I{tensorflow / 'include'}", *libraries,
          f"-Wl,-rpath,{tensorflow}", "-o", program],
         check=True,
     )
+    return program
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_program_without_python_gets_the_same_items(
+    kind: str, exported: Path, names: list[str], tmp_path: Path, program: Path
+) -> None:
     folder = exported / kind / "1"
     signature = signature_def(folder, "recommend")
     command = [

@@ -295,8 +295,11 @@ def test_settings_make_the_losses_they_name() -> None:
 def test_settings_come_back_from_json() -> None:
     settings = TrainSettings(rank_kernel="hinge", cutoffs=(3, 7), max_steps=9, seed=2**40)
     assert TrainSettings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
-    with pytest.raises(UserError, match=r"Different: \['colour'\]"):
+    with pytest.raises(UserError, match=r"Not known: \['colour'\]"):
         TrainSettings.from_dict({**settings.as_dict(), "colour": "red"})
+    older = settings.as_dict()
+    del older["schedule"]
+    assert TrainSettings.from_dict(older).schedule == TrainSettings().schedule
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,133 @@
+"""Run as a program: single steps on a batch that is cut into parts, one for each replica.
+
+Devices have to be made before TensorFlow starts, hence the process. Prints, for each case and each
+way to cut the batch, the loss and the gradients, summed over the replicas.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+NUM_ITEMS, BATCH, PER_EXAMPLE, DIM, MOST_REPLICAS = 40, 12, 2, 8, 4
+
+
+def distributed(strategy: Any, sizes: list[int], array: np.ndarray, per_example: int = 1) -> Any:
+    """The replicas' parts of an array with ``per_example`` rows for each example."""
+    ends = np.cumsum(sizes) * per_example
+    starts = ends - np.array(sizes) * per_example
+
+    def part(context: Any) -> tf.Tensor:
+        replica = context.replica_id_in_sync_group
+        return tf.constant(array[starts[replica] : ends[replica]])
+
+    if len(sizes) == 1:
+        return tf.constant(array)
+    return strategy.experimental_distribute_values_from_function(part)
+
+
+def run(case: dict[str, Any], sizes: list[int], mirrored: Any) -> list[np.ndarray]:
+    """The loss of the whole batch and its gradients."""
+    import tfrs_croloss
+    from tfrs_croloss.models import HistoryTower, ItemEmbedding, ItemTower, TwoTowerModel
+
+    strategy = mirrored if len(sizes) > 1 else tf.distribute.get_strategy()
+    random = np.random.default_rng(3)
+    history = random.integers(0, NUM_ITEMS, (BATCH, 5))
+    positives = random.integers(0, NUM_ITEMS, BATCH)
+    negatives = random.integers(0, NUM_ITEMS, BATCH * PER_EXAMPLE)
+    known = random.integers(0, NUM_ITEMS, (BATCH, 3))
+    weights = random.uniform(0.5, 2.0, BATCH).astype(np.float32)
+    names = np.array([f"name {number}" for number in range(NUM_ITEMS)])
+    if case["lambda"]:
+        loss = tfrs_croloss.LambdaCROLoss(
+            case["alpha"], num_items=NUM_ITEMS, reduction=case["reduction"]
+        )
+    else:
+        loss = tfrs_croloss.CROLoss(case["alpha"], "softplus", reduction=case["reduction"])
+    with strategy.scope():
+        task = tfrs_croloss.tasks.Retrieval(loss, temperature=0.1, remove_accidental_hits=True)
+        whole = tfrs_croloss.tasks.CatalogueRetrieval(loss, temperature=0.5)
+        queries = tf.Variable(random.normal(size=(BATCH, DIM)).astype(np.float32))
+        items = tf.Variable(random.normal(size=(NUM_ITEMS, DIM)).astype(np.float32))
+        variables = [queries, items]
+        if case["kind"] == "model":
+            embedding = ItemEmbedding(NUM_ITEMS, DIM, stddev=1.0, seed=1)
+            shares = np.arange(1.0, NUM_ITEMS + 1.0) / np.arange(1.0, NUM_ITEMS + 1.0).sum()
+            model = TwoTowerModel(
+                HistoryTower(embedding),
+                ItemTower(embedding),
+                task,
+                in_batch_negatives=case["in_batch"],
+                candidate_probabilities=shares if case["in_batch"] else None,
+            )
+            model.embed_queries({"history": tf.constant(history)})
+            variables = model.trainable_variables
+            for number, variable in enumerate(variables):
+                values = np.random.default_rng(number).normal(size=variable.shape)
+                variable.assign(values.astype(np.float32))
+
+    def compute(
+        history: tf.Tensor,
+        positive: tf.Tensor,
+        negative: tf.Tensor,
+        known_ids: tf.Tensor,
+        weight: tf.Tensor,
+        rows: tf.Tensor,
+    ) -> tf.Tensor:
+        if case["kind"] == "model":
+            features = {"history": history, "item_id": positive, "negative_item_id": negative}
+            return model.compute_loss({**features, "known_item_ids": known_ids}, training=True)
+        if case["kind"] == "catalogue":
+            return whole(tf.gather(queries, rows), tf.convert_to_tensor(items), positive, weight)
+        candidates = tf.concat([positive, negative], axis=0)
+        return task(
+            tf.gather(queries, rows),
+            tf.gather(items, candidates),
+            sample_weight=weight,
+            candidate_sampling_probability=tf.cast(candidates + 1, tf.float32) / 1000.0,
+            candidate_ids=tf.gather(names, candidates),
+            known_positive_ids=tf.gather(names, known_ids),
+        )
+
+    def step(*inputs: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            value = compute(*inputs)
+        gradients = [tf.convert_to_tensor(one) for one in tape.gradient(value, variables)]
+        context = tf.distribute.get_replica_context()
+        if context.num_replicas_in_sync > 1:
+            value, *gradients = context.all_reduce("SUM", [value, *gradients])
+        return value, gradients
+
+    arrays = (history, positives, negatives, known, weights, np.arange(BATCH))
+    inputs = tuple(
+        distributed(strategy, sizes, array, len(array) // BATCH) for array in arrays
+    )
+    value, gradients = tf.function(lambda: strategy.run(step, args=inputs))()
+    return [
+        np.asarray(strategy.experimental_local_results(tensor)[0])
+        for tensor in (value, *gradients)
+    ]
+
+
+def main(cases: str, cuts: str) -> None:
+    """Prints a list with an entry for each case, a list with an entry for each cut."""
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0],
+        [tf.config.LogicalDeviceConfiguration()] * MOST_REPLICAS,
+    )
+    # One for all: the exchanges of a second one would be taken for those of the first.
+    mirrored = tf.distribute.MirroredStrategy([f"CPU:{n}" for n in range(MOST_REPLICAS)])
+    results = [
+        [[tensor.tolist() for tensor in run(case, sizes, mirrored)] for sizes in json.loads(cuts)]
+        for case in json.loads(cases)
+    ]
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
