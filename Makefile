@@ -12,7 +12,7 @@ export TF_USE_LEGACY_KERAS := 1
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types check test-spark bench figures wheel clean
+.PHONY: help install demo test lint types check test-spark test-slow bench figures wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ check: $(READY)  ## run the tests alone
 test-spark: $(READY)  ## test the Spark engine of prepare; installs pyspark, needs Java 17
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint $(PINS) '.[spark]'
 	$(BIN)/pytest -q -p no:cacheprovider tests/test_spark.py
+
+test-slow: $(READY)  ## the tests that `make test` leaves out: killed workers, parameter servers
+	$(BIN)/pytest -q -m slow
 
 bench: $(READY)  ## measure speed and memory against rivals, as ratios (half an hour)
 	$(BIN)/python -m benchmarks

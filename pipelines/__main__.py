@@ -12,6 +12,11 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from pipelines.errors import LostWorkerError
+
+# Above 128, and set aside for the user's own retries by the Kubeflow Training Operator.
+LOST_WORKER = 138
+
 STEPS: dict[str, tuple[str, str]] = {
     "synthesize": ("pipelines.synthesize", "make a synthetic interaction log of any size"),
     "prepare": ("pipelines.prepare", "turn a raw log into arrays that training maps into memory"),
@@ -59,7 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       argv: Arguments after the program's name; those of the process by default.
 
     Returns:
-      The exit code: 0, 2 after a user error, 130 after an interruption.
+      The exit code: 0, 2 after a user error, 130 after an interruption, 138 when another process
+      that takes part in the step is gone and all should be started again.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     step = next((argument for argument in arguments if not argument.startswith("-")), None)
@@ -70,6 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"step '{step}' needs the module '{error.name}', which is not installed.")
     except (ValueError, OSError) as error:
         return _fail(str(error))
+    except LostWorkerError as error:
+        return _fail(str(error), LOST_WORKER)
     except KeyboardInterrupt:
         print(
             "\ninterrupted: nothing was lost; finished results are still in place, and the same "
@@ -80,9 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _fail(message: str) -> int:
-    print(f"error: {message}", file=sys.stderr)
-    return 2
+def _fail(message: str, code: int = 2) -> int:
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    return code
 
 
 if __name__ == "__main__":

@@ -179,6 +179,11 @@ def embed_histories(
       numbers: ``[num_users]``, of the users in the training split, for a matrix factorisation.
       block_size: users at a time.
     """
-    features = {"history": histories} if numbers is None else {"user": numbers}
-    vectors: np.ndarray = model.predict(features, batch_size=block_size, verbose=0)
+    name, column = ("history", histories) if numbers is None else ("user", numbers)
+    # Unlike `predict`, this leaves a strategy's other devices alone.
+    blocks = [
+        model.embed_query_block({name: tf.constant(column[first : first + block_size])}).numpy()
+        for first in range(0, len(column), block_size)
+    ]
+    vectors: np.ndarray = np.concatenate(blocks)
     return vectors

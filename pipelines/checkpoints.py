@@ -37,6 +37,7 @@ class TrainingState:
       patience_used: validations since the best one.
       seconds: time spent so far, over all interruptions.
       stopped: why the run is over; None while it is not.
+      mean_loss: weights of the metric that averages the loss since the last validation.
     """
 
     step: int = 0
@@ -45,6 +46,7 @@ class TrainingState:
     patience_used: int = 0
     seconds: float = 0.0
     stopped: str | None = None
+    mean_loss: list[float] | None = None
 
     @property
     def best(self) -> dict[str, Any] | None:
@@ -69,18 +71,22 @@ class Checkpoints:
     Args:
       run_folder: of the run.
       model: compiled, with all variables of towers and optimizer made.
+      writes: whether to save at all; of several workers with equal weights, one does.
     """
 
-    def __init__(self, run_folder: Path, model: TwoTowerModel) -> None:
+    def __init__(self, run_folder: Path, model: TwoTowerModel, writes: bool = True) -> None:
+        self._writes = writes
         self._folder = run_folder / "checkpoints"
         self._best = run_folder / "best"
         self._weights = _weights(model)
-        self._everything = tf.train.Checkpoint(
-            weights=self._weights, optimizer=model.optimizer, loss=model.loss_tracker
-        )
+        # Not the mean loss, which the training state has: each replica counts its own part, and
+        # all of them would have to take part in saving.
+        self._everything = tf.train.Checkpoint(weights=self._weights, optimizer=model.optimizer)
 
     def save(self, state: TrainingState) -> None:
         """Saves everything."""
+        if not self._writes:
+            return
         final = self._folder / f"step-{state.step:09d}"
         with atomic_folder(final, overwrite=True) as folder:
             self._everything.write(str(folder / "state"))
@@ -91,6 +97,8 @@ class Checkpoints:
 
     def save_best(self, row: dict[str, Any]) -> None:
         """Keeps the weights as the best so far."""
+        if not self._writes:
+            return
         with atomic_folder(self._best, overwrite=True) as folder:
             self._weights.write(str(folder / _WEIGHTS))
             write_json(folder / "best.json", row)

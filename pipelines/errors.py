@@ -8,3 +8,7 @@ class UserError(ValueError):
 
     The command line prints the message as one ``error: …`` line and exits with code 2.
     """
+
+
+class LostWorkerError(RuntimeError):
+    """Another process that trains with this one is gone; starting all of them again helps."""

@@ -12,7 +12,10 @@ functions refer to these copies; they are not constants of a graph.
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -92,6 +95,7 @@ class TrainingInput:
         first_example = np.concatenate([[0], np.cumsum(per_user, dtype=np.int64)])
         self.num_examples = int(first_example[-1])
         self.steps_per_epoch = -(-self.num_examples // options.batch_size)
+        self._device: str | None = "CPU"
         with tf.device("CPU"):
             self._items = tf.constant(split.items)
             self._offsets = tf.constant(split.offsets)
@@ -103,11 +107,50 @@ class TrainingInput:
         dataset = dataset.map(self.batch, num_parallel_calls=2, deterministic=True)
         return dataset.prefetch(4)
 
-    def batch(self, step: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The batch of one step, counted over all epochs.
+    def part_dataset(
+        self, first_step: int, last_step: int, parts: Sequence[int], num_parts: int
+    ) -> tf.data.Dataset:
+        """Parts of the same batches: for each step, one element for each of ``parts`` in turn.
+
+        Args:
+          first_step, last_step: as for ``dataset``.
+          parts: numbers of the parts, those of the replicas of one worker.
+          num_parts: that each batch is cut into, one for each replica of all workers.
+        """
+        numbers = tf.constant(list(parts), tf.int64)
+        count = len(parts)
+
+        def part(number: tf.Tensor) -> dict[str, tf.Tensor]:
+            return self.batch(number // count, numbers[number % count], num_parts)
+
+        dataset = tf.data.Dataset.range(first_step * count, last_step * count)
+        dataset = dataset.map(part, num_parallel_calls=2, deterministic=True)
+        return dataset.prefetch(4 * count)
+
+    @property
+    def arrays(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """All that batches are made from."""
+        return self._items, self._offsets, self._first_example
+
+    def over(self, arrays: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> TrainingInput:
+        """The same input from copies of its ``arrays``, on the device where they are."""
+        twin = copy.copy(self)
+        twin._device = None
+        twin._items, twin._offsets, twin._first_example = arrays
+        return twin
+
+    def batch(
+        self, step: tf.Tensor, part: tf.Tensor | int = 0, num_parts: int = 1
+    ) -> dict[str, tf.Tensor]:
+        """The batch of one step, counted over all epochs, or a part of it.
+
+        Part p of P has the examples, and the negatives, from number ``n p // P`` up to, not
+        including, ``n (p + 1) // P`` of the n in the batch. Parts can be empty.
 
         Args:
           step: scalar int64.
+          part: scalar, which part.
+          num_parts: how many there are.
 
         Returns:
           ``history`` ``[batch, history_length]`` int32, oldest first, padded at the end with
@@ -115,8 +158,10 @@ class TrainingInput:
           ``[batch_size * negatives_per_example]`` int32; with known positives ``known_item_ids``
           ``[batch, (ids)]`` ragged int32; with users ``user`` ``[batch]`` int64.
         """
-        with tf.device("CPU"):
-            users, positions = self.examples(step)
+        with contextlib.nullcontext() if self._device is None else tf.device(self._device):
+            users, positions = (
+                _part(values, part, num_parts) for values in self.examples(step)
+            )
             begins = tf.gather(self._offsets, users)
             starts = tf.maximum(begins, positions - self.options.history_length)
             window = starts[:, tf.newaxis] + tf.range(self.options.history_length, dtype=tf.int64)
@@ -127,12 +172,13 @@ class TrainingInput:
                 "item_id": tf.gather(self._items, positions),
             }
             if self.options.negatives_per_example:
-                batch["negative_item_id"] = tf.random.stateless_uniform(
+                negatives = tf.random.stateless_uniform(
                     [self.options.batch_size * self.options.negatives_per_example],
                     self._key(_NEGATIVES, step),
                     maxval=self.num_items,
                     dtype=tf.int32,
                 )
+                batch["negative_item_id"] = _part(negatives, part, num_parts)
             if self.options.known_positives:
                 ends = tf.gather(self._offsets, users + 1)
                 known = tf.ragged.range(begins, ends)
@@ -171,6 +217,13 @@ class TrainingInput:
         seed = tf.stack([tf.constant(self.options.seed, tf.int64), stream_and_count])
         # The shuffle takes the low halves of a seed only, hence the mixing.
         return tf.random.stateless_uniform([2], seed, minval=None, maxval=None, dtype=tf.int32)
+
+
+def _part(values: tf.Tensor, part: tf.Tensor | int, num_parts: int) -> tf.Tensor:
+    if num_parts == 1:
+        return values
+    count, part = tf.size(values, tf.int64), tf.cast(part, tf.int64)
+    return values[count * part // num_parts : count * (part + 1) // num_parts]
 
 
 @dataclasses.dataclass(frozen=True)

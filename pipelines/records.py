@@ -24,10 +24,12 @@ class Records:
     Args:
       run_folder: of the run.
       pictures: whether to draw any.
+      writes: whether to write at all; of several workers, one does.
     """
 
-    def __init__(self, run_folder: Path, pictures: bool = True) -> None:
-        self._pictures = pictures
+    def __init__(self, run_folder: Path, pictures: bool = True, writes: bool = True) -> None:
+        self._pictures = pictures and writes
+        self._writes = writes
         self._folder = run_folder
         self._writer: Any = None
         self._num_written = 0
@@ -38,6 +40,8 @@ class Records:
         The event files are begun afresh by the first call: an interrupted run may have written
         events past the checkpoint that it continues from.
         """
+        if not self._writes:
+            return
         write_json(self._folder / "history.json", rows)
         _write_csv(self._folder / "history.csv", rows)
         if self._writer is None:

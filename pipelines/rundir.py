@@ -83,9 +83,16 @@ def data_checksum(data: PreparedData) -> str:
 
 
 def configure(
-    path: Path, data: PreparedData, settings: TrainSettings, overwrite: bool
+    path: Path,
+    data: PreparedData,
+    settings: TrainSettings,
+    overwrite: bool,
+    strategy: dict[str, Any] | None = None,
 ) -> Run:
     """The run in ``path``, new or to be continued.
+
+    A run may continue with another number of replicas than it was begun with, or with none: they
+    follow the same curve. Only parameter servers, which do not, cannot take turns with the others.
 
     With ``overwrite`` an existing folder is set aside, as a sibling ``.replaced-NAME`` that stays
     until the new run is finished (see ``discard_replaced``).
@@ -95,6 +102,7 @@ def configure(
     """
     config = {
         "settings": settings.as_dict(),
+        "strategy": strategy or {"name": "none", "replicas": 1, "workers": 1, "shards": 1},
         "data": _relative(data.path, path),
         "data_checksum": data_checksum(data),
         "manifest_sha256": sha256(data.path / MANIFEST),
@@ -167,6 +175,9 @@ def _differences(existing: dict[str, Any], config: dict[str, Any]) -> list[str]:
     ]
     if existing.get("data_checksum") != config["data_checksum"]:
         found.append("other data")
+    names = existing.get("strategy", {}).get("name", "none"), config["strategy"]["name"]
+    if names[0] != names[1] and "parameter-server" in names:
+        found.append(f"--strategy: {names[0]} there, {names[1]} now")
     return found
 
 

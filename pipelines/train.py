@@ -12,22 +12,32 @@
 
 The same command on the folder of an unfinished run goes on where it was, and ends as if nothing had
 happened: on a CPU with the same weights and history, bit for bit.
+
+With ``--strategy multi-worker`` every machine runs the same command; only the chief writes. When a
+process is lost, the others end with exit code 138; all of them started again go on together.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import hashlib
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from pipelines import arguments
+from pipelines import arguments, strategies
+from pipelines.errors import UserError
 from pipelines.prepared import PreparedData
-from pipelines.rundir import Run, configure, exclusive
+from pipelines.rundir import Run, configure, data_checksum, exclusive
 from pipelines.settings import TrainSettings, add_settings
 from pipelines.training import train
+
+# What the chief tells the other workers when they begin.
+_TRAIN, _FINISHED, _FAILED = range(3)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,22 +52,71 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.positive,
         help="save after so many steps as well (after each validation only)",
     )
+    strategies.add_arguments(parser)
     add_settings(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     """Trains a model."""
     settings = TrainSettings.from_args(args)
+    strategies.check(settings, args.strategy, args.replicas)
     data = PreparedData.load(args.data)
-    configured = configure(Path(args.out), data, settings, args.overwrite)
-    with exclusive(configured.path):
-        result = configured.result
-        if result is not None:
+    device = describe_device()
+    with strategies.watched(args.strategy), contextlib.ExitStack() as held:
+        cluster = strategies.connect(args.strategy, args.replicas)
+        configured, is_finished = _begin(args, settings, data, cluster, held)
+        if is_finished:
             print(f"{args.out} is finished already; --overwrite would train it anew.")
+            result = configured.result
         else:
-            print(describe_device())
-            result = train(configured, data, args.checkpoint_steps)
-    _print_summary(configured, result, args.out)
+            print(device if args.strategy == "none" else f"{device}; {cluster.title}")
+            result = train(configured, data, args.checkpoint_steps, cluster=cluster)
+        # Nobody leaves before the chief has written everything.
+        cluster.numbers_of_all(0)
+    if cluster.is_chief:
+        assert result is not None
+        _print_summary(configured, result, args.out)
+
+
+def _begin(
+    args: argparse.Namespace,
+    settings: TrainSettings,
+    data: PreparedData,
+    cluster: strategies.Cluster,
+    held: contextlib.ExitStack,
+) -> tuple[Run, bool]:
+    """The run, which the chief opens while other workers wait, and whether it is finished.
+
+    Args:
+      args, settings, data: of the step.
+      cluster: who takes part.
+      held: is given the lock on the run's folder.
+    """
+    run = Run(Path(args.out), settings, {})
+    status = _TRAIN
+    failure: Exception | None = None
+    if cluster.is_chief:
+        try:
+            run = configure(run.path, data, settings, args.overwrite, cluster.as_dict())
+            held.enter_context(exclusive(run.path))
+            status = _TRAIN if run.result is None else _FINISHED
+        except (ValueError, OSError) as error:
+            status, failure = _FAILED, error
+    shaping = [settings.as_dict(), data_checksum(data), args.checkpoint_steps]
+    digest = hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).digest()
+    number = int.from_bytes(digest[:7], "big") * 4 + status
+    numbers = cluster.numbers_of_all(number)
+    if failure is not None:
+        raise failure
+    statuses = {other % 4 for other in numbers}
+    if _FAILED in statuses:
+        raise UserError("the chief cannot begin; its own message says why.")
+    if len({other // 4 for other in numbers}) > 1:
+        raise UserError(
+            "all workers should have the same options and the same data. Received: different ones. "
+            "Run the same command on every machine."
+        )
+    return run, _FINISHED in statuses
 
 
 def describe_device() -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from pipelines.assembly import build_model, build_optimizer
+from pipelines.asynchronous import AsynchronousSteps
 from pipelines.checkpoints import Checkpoints, TrainingState
 from pipelines.errors import UserError
 from pipelines.folders import versions, write_json
@@ -21,6 +22,7 @@ from pipelines.ranking import evaluation_users
 from pipelines.records import Records
 from pipelines.rundir import RESULT, Run, discard_replaced
 from pipelines.settings import TrainSettings
+from pipelines.strategies import Cluster
 from pipelines.validation import Validator
 
 _SECONDS_BETWEEN_PICTURES = 30.0
@@ -137,6 +139,7 @@ class Bookkeeper(tf.keras.callbacks.Callback):
         now = time.monotonic()
         self._state.seconds += now - self._clock
         self._clock = now
+        self._state.mean_loss = [float(value) for value in self.model.loss_tracker.get_weights()]
         self._checkpoints.save(self._state)
 
     def _check_loss(self, loss: float) -> None:
@@ -162,6 +165,7 @@ def train(
     checkpoint_steps: int | None = None,
     after_validation: Callable[[dict[str, Any]], None] | None = None,
     pictures: bool = True,
+    cluster: Cluster | None = None,
 ) -> dict[str, Any]:
     """Trains, or goes on training, until the run is finished.
 
@@ -171,6 +175,8 @@ def train(
       checkpoint_steps: saves after so many steps as well; None for after validations only.
       after_validation: is given each new row of the history, when all is saved; may raise to stop.
       pictures: whether to draw the learning curves.
+      cluster: what to train on; one device by default. Every process of a synchronous cluster
+        calls this, and does the same up to the last bit; the chief alone writes.
 
     Returns:
       What is in ``result.json``.
@@ -179,7 +185,9 @@ def train(
     policy = "mixed_float16" if settings.mixed_precision else "float32"
     tf.keras.mixed_precision.set_global_policy(policy)
     try:
-        return _train(run, data, checkpoint_steps, after_validation, pictures)
+        return _train(
+            run, data, checkpoint_steps, after_validation, pictures, cluster or Cluster()
+        )
     finally:
         tf.keras.mixed_precision.set_global_policy("float32")
 
@@ -190,6 +198,7 @@ def _train(
     checkpoint_steps: int | None,
     after_validation: Callable[[dict[str, Any]], None] | None,
     pictures: bool,
+    cluster: Cluster,
 ) -> dict[str, Any]:
     settings = run.settings
     tf.keras.utils.set_random_seed(settings.seed % 2**32)
@@ -200,12 +209,21 @@ def _train(
     total_steps = settings.max_steps or settings.epochs * training_input.steps_per_epoch
     interval = settings.steps_per_epoch or training_input.steps_per_epoch
     num_users = data.split("train").num_users
-    model = build_model(settings, data.num_items, data.item_counts, num_users)
-    model.compile(build_optimizer(settings, data.num_items, total_steps))
-    model.optimizer.build(model.trainable_variables)
-    checkpoints = Checkpoints(run.path, model)
-    restored = checkpoints.restore()
+    with cluster.strategy.scope():
+        model = build_model(settings, data.num_items, data.item_counts, num_users)
+        model.compile(
+            build_optimizer(cluster.adapted(settings), data.num_items, total_steps)
+        )
+        model.optimizer.build(model.trainable_variables)
+        checkpoints = Checkpoints(run.path, model, writes=cluster.is_chief)
+        restored = checkpoints.restore()
     state = restored or TrainingState()
+    steps = cluster.numbers_of_all(state.step)
+    if len(set(steps)) > 1:
+        raise UserError(
+            f"--out {run.path} should be one folder that all workers see. Received: checkpoints of "
+            f"the steps {steps}. Use a shared file system."
+        )
     print(
         f"{settings.loss_title}\n"
         f"{training_input.num_examples:,} examples of {data.split('train').num_users:,} users, "
@@ -213,7 +231,7 @@ def _train(
     )
     if restored:
         print(f"continuing after step {state.step:,}")
-    records = Records(run.path, pictures)
+    records = Records(run.path, pictures, writes=cluster.is_chief)
     bookkeeper = Bookkeeper(
         settings,
         state,
@@ -224,14 +242,22 @@ def _train(
         checkpoint_steps,
         after_validation,
     )
-    if state.step % interval:
-        bookkeeper.keep_loss(model.loss_tracker.get_weights())
+    if state.step % interval and state.mean_loss is not None:
+        bookkeeper.keep_loss(state.mean_loss)
     # An interrupted run may have gone on past its checkpoint before it could say so in its files.
     if state.rows:
         records.write(state.rows)
+    asynchronous = None
+    if cluster.is_asynchronous:
+        asynchronous = AsynchronousSteps(cluster.strategy, model, training_input)
     for segment in plan(state.step, total_steps, interval):
-        if state.stopped is None:
-            _fit(model, training_input, segment, bookkeeper, interval)
+        if state.stopped is not None:
+            break
+        if asynchronous is not None:
+            _run_asynchronously(asynchronous, model, segment, bookkeeper, checkpoint_steps)
+        else:
+            batches = _batches(training_input, segment, cluster)
+            _fit(model, batches, segment, bookkeeper, interval)
     records.draw(state.rows, settings.monitor)
     result = {
         "stopped": state.stopped,
@@ -239,25 +265,71 @@ def _train(
         "best": state.best,
         "monitor": f"{settings.monitor} of the validation split over {settings.monitor_average}",
         "loss": settings.loss_title,
+        "strategy": cluster.as_dict(),
         "seconds": round(state.seconds, 1),
         "versions": versions(),
         "seed": settings.seed,
     }
-    write_json(run.path / RESULT, result)
-    discard_replaced(run.path)
+    if cluster.is_chief:
+        write_json(run.path / RESULT, result)
+        discard_replaced(run.path)
     return result
+
+
+def _batches(training_input: TrainingInput, segment: Segment, cluster: Cluster) -> Any:
+    """Whole batches for one replica; for several, a part of each batch for each of them."""
+    first, last = segment.first_step, segment.last_step
+    num_replicas = cluster.num_replicas
+    if num_replicas == 1:
+        return training_input.dataset(first, last)
+
+    def of_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        count = num_replicas // context.num_input_pipelines
+        begin = context.input_pipeline_id * count
+        parts = range(begin, begin + count)
+        return training_input.part_dataset(first, last, parts, num_replicas)
+
+    return cluster.strategy.distribute_datasets_from_function(of_worker)
+
+
+def _run_asynchronously(
+    asynchronous: AsynchronousSteps,
+    model: tf.keras.Model,
+    segment: Segment,
+    bookkeeper: Bookkeeper,
+    checkpoint_steps: int | None,
+) -> None:
+    """What ``fit`` does, with pauses in which all workers are idle to save and to validate."""
+    bookkeeper.set_model(model)
+    model.stop_training = False
+    step = segment.first_step
+    for epoch in range((segment.last_step - segment.first_step) // segment.interval):
+        end = step + segment.interval
+        model.loss_tracker.reset_state()
+        bookkeeper.on_epoch_begin(epoch)
+        while step < end:
+            pause = end
+            if checkpoint_steps:
+                pause = min(end, step - step % checkpoint_steps + checkpoint_steps)
+            asynchronous.run(step, pause)
+            for number in range(step, pause):
+                bookkeeper.on_train_batch_end(number)
+            step = pause
+        bookkeeper.on_epoch_end(epoch)
+        if model.stop_training:
+            return
 
 
 def _fit(
     model: tf.keras.Model,
-    training_input: TrainingInput,
+    batches: Any,
     segment: Segment,
     bookkeeper: Bookkeeper,
     interval: int,
 ) -> None:
     first_epoch = segment.first_step // interval
     model.fit(
-        training_input.dataset(segment.first_step, segment.last_step),
+        batches,
         steps_per_epoch=segment.interval,
         initial_epoch=first_epoch,
         epochs=first_epoch + (segment.last_step - segment.first_step) // segment.interval,

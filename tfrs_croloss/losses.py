@@ -221,7 +221,7 @@ class RetrievalLoss(tf.keras.losses.Loss):
         Under a strategy with several replicas a mean is over the queries of all of them: the sum of
         the replicas' losses is that of the whole batch.
         """
-        if replicas.count() > 1 and self.reduction in _MEANS:
+        if tf.distribute.has_strategy() and self.reduction in _MEANS:
             summed = _Reduction(reduction="sum")(losses, losses, sample_weight=sample_weight)
             num_queries = replicas.total(tf.size(losses))
             return tf.math.divide_no_nan(summed, tf.cast(num_queries, summed.dtype))

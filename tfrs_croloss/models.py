@@ -125,6 +125,7 @@ class TwoTowerModel(tfrs.Model):
         if candidate_probabilities is not None:
             self._probabilities = tf.constant(candidate_probabilities, tf.float32)
         self._embed_block = tf.function(self.embed_candidates, reduce_retracing=True)
+        self._embed_query_block = tf.function(self.embed_queries, reduce_retracing=True)
         self.loss_tracker = tf.keras.metrics.Mean(name="loss", dtype=tf.float32)
 
     def call(self, features: Features, training: bool = False) -> tf.Tensor:
@@ -135,6 +136,10 @@ class TwoTowerModel(tfrs.Model):
         """Query vectors ``[batch, dim]`` as they are scored, from the query inputs."""
         inputs = _select(features, self._query_inputs)
         return self._as_scored(self.query_tower(inputs, training=training))
+
+    def embed_query_block(self, features: Features) -> tf.Tensor:
+        """The same for inference, compiled, and on one device under any strategy."""
+        return self._embed_query_block(features)
 
     def embed_candidates(self, features: Features, training: bool = False) -> tf.Tensor:
         """Candidate vectors ``[batch, dim]`` as they are scored, from the candidate inputs."""
@@ -175,7 +180,7 @@ class TwoTowerModel(tfrs.Model):
                 raise ValueError(
                     "`memory` should be None under a strategy with several replicas, whose "
                     "candidates are negatives already. Received: a CandidateMemory of "
-                    f"{self.memory.size} items."
+                    f"{self.memory.capacity} items."
                 )
             gathered = replicas.all_candidates(
                 {"embeddings": candidates, "ids": ids, "shared": tf.cast(is_shared, tf.int32)}
@@ -228,8 +233,9 @@ class TwoTowerModel(tfrs.Model):
         return loss + penalties / replicas.count()
 
     def _update_metrics(self, loss: tf.Tensor) -> dict[str, tf.Tensor]:
-        # The mean over replicas of so many times their losses is the sum, the loss of the batch.
-        self.loss_tracker.update_state(loss * replicas.count())
+        # The replicas' losses sum up to that of the batch, their weights to one step.
+        num_replicas = replicas.count()
+        self.loss_tracker.update_state(loss * num_replicas, sample_weight=1.0 / num_replicas)
         return {metric.name: metric.result() for metric in self.metrics}
 
     def _as_scored(self, vectors: tf.Tensor) -> tf.Tensor:
