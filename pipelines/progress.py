@@ -3,11 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import TextIO
+
+
+@contextlib.contextmanager
+def _noticed_interruption() -> Iterator[None]:
+    """Raises KeyboardInterrupt at the end, at the latest, if there was one.
+
+    An engine may lose it: raised while it cleans up, Python prints and forgets it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupted = []
+    before = signal.getsignal(signal.SIGINT)
+
+    def notice(number: int, frame: FrameType | None) -> None:
+        interrupted.append(number)
+        if callable(before):
+            before(number, frame)
+
+    signal.signal(signal.SIGINT, notice)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if interrupted:
+        raise KeyboardInterrupt
 
 
 class Phases:
@@ -55,7 +83,8 @@ class Phases:
             print(label, end="", file=self._stream, flush=True)
         ending = " stopped"
         try:
-            yield results
+            with _noticed_interruption():
+                yield results
             self.seconds[title] = round(time.monotonic() - start, 3)
             ending = f" {', '.join([*results, f'{self.seconds[title]:.1f} s'])}"
         finally:

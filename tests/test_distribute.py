@@ -172,6 +172,7 @@ def test_replicas_follow_the_curve_of_one(
     assert recorded == {"name": "mirrored", "replicas": replicas, "workers": 1, "shards": 1}
 
 
+@pytest.mark.slow
 def test_two_processes_follow_the_curve_of_one_and_only_the_chief_writes(
     processes: Processes, curve: list[dict[str, float]]
 ) -> None:

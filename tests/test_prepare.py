@@ -1,5 +1,7 @@
 """The step ``prepare`` against a plain-Python twin, and its behaviour as a command."""
 
+import contextlib
+import io
 import json
 import os
 import random
@@ -16,6 +18,7 @@ from pipelines.__main__ import main
 from pipelines.errors import UserError
 from pipelines.prepared import PreparedData
 from pipelines.prepared_writer import history_lengths
+from pipelines.progress import Phases
 from tests import prepare_oracle as oracle
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -338,3 +341,14 @@ def test_progress_and_next_command_are_shown(tmp_path, capsys):
     assert "[1/5] reading" in shown.err and "3,000 rows" in shown.err
     assert "[5/5] writing" in shown.err
     assert "python -m pipelines train --data" in shown.out
+
+
+def test_an_interruption_that_an_engine_loses_counts_at_the_end_of_the_phase():
+    phases = Phases(total=1, stream=io.StringIO())
+    with pytest.raises(KeyboardInterrupt):
+        with phases.phase("working"):
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with phases.phase("working"):
+        pass
