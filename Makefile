@@ -57,7 +57,7 @@ types: $(READY)  ## check the types
 	$(BIN)/mypy
 
 check: $(READY)  ## run the tests alone
-	$(BIN)/pytest -q -n 2 --dist loadfile -m 'not slow'
+	$(BIN)/pytest -q -n 3 --dist loadfile -m 'not slow'
 
 test-spark: $(READY)  ## test the Spark engine of prepare; installs pyspark, needs Java 17
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint $(PINS) '.[spark]'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-MODULES = ("losses", "catalogue", "step", "evaluation", "optimizer", "input", "index")
+MODULES = ("losses", "catalogue", "step", "evaluation", "optimizer", "input", "index", "scaling")
 
 
 def main() -> int:

@@ -227,6 +227,7 @@ def _results(folder: Path) -> dict[str, tuple[int, int]]:
     }
 
 
+@pytest.mark.slow
 def test_resume_after_kill(tiny_data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = ["reproduce", "--data", tiny_data, "--out", out, "--seeds", 1, *OPTIONS]

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -343,12 +344,15 @@ def test_progress_and_next_command_are_shown(tmp_path, capsys):
     assert "python -m pipelines train --data" in shown.out
 
 
-def test_an_interruption_that_an_engine_loses_counts_at_the_end_of_the_phase():
+def test_an_interruption_that_an_engine_loses_counts_at_the_end_of_the_phase(monkeypatch):
     phases = Phases(total=1, stream=io.StringIO())
+    monkeypatch.setattr(threading, "main_thread", threading.current_thread)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt):
         with phases.phase("working"):
             with contextlib.suppress(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
     with phases.phase("working"):
         pass
