@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 
 from benchmarks import harness
 
@@ -99,7 +100,7 @@ def bytes_of_tables(shape: Shape) -> float:
     return 3.0 * 4.0 * shape.items * shape.dim
 
 
-def step_function(shape: Shape) -> object:
+def step_function(shape: Shape) -> Callable[[], float]:
     """Takes one step of the model that ``train`` builds."""
     loss = tfrs_croloss.LambdaCROLoss(1.0, num_items=shape.items)
     embedding = models.ItemEmbedding(shape.items, shape.dim)
@@ -124,7 +125,7 @@ def check_time(repeats: int) -> bool:
     """Prints predicted and measured times; returns whether all are within a third."""
     shapes = [*FITTED, *PREDICTED]
     seconds = harness.time_in_turns(
-        {str(number): step_function(shape) for number, shape in enumerate(shapes)},  # type: ignore
+        {str(number): step_function(shape) for number, shape in enumerate(shapes)},
         repeats,
         warm_up=2,
     )
@@ -233,7 +234,7 @@ def check_memory(shape: Shape) -> bool:
     """Prints predicted and measured growth of the process; whether within a third."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     step = step_function(shape)
-    step()  # type: ignore[operator]
+    step()
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     expected = bytes_of_tables(shape)
     print(

@@ -16,6 +16,7 @@ from pipelines.assembly import build_model
 from pipelines.checkpoints import restore_best
 from pipelines.folders import versions, write_json
 from pipelines.input import EvaluationInput
+from pipelines.loss_settings import LOSSES
 from pipelines.prepared import PreparedData
 from pipelines.ranking import (
     evaluation_users,
@@ -26,7 +27,6 @@ from pipelines.ranking import (
 from pipelines.records import replace_file
 from pipelines.report import Contender, draw_recall_curves, markdown, text_table
 from pipelines.rundir import Run, configure, exclusive
-from pipelines.settings import LOSSES
 from pipelines.training import train
 from tfrs_croloss.metrics import summarize_ranks
 

@@ -12,8 +12,6 @@ from typing import Any
 from pipelines import arguments
 from pipelines.errors import UserError
 from pipelines.input import POSITIONS, WindowOptions
-from pipelines.loss_settings import LOSS_NAMES as LOSS_NAMES  # noqa: F401
-from pipelines.loss_settings import LOSSES as LOSSES  # noqa: F401
 from pipelines.loss_settings import LossSettings, add_loss_settings, check_given
 
 SCHEDULES = ("constant", "cosine", "linear", "exponential")

@@ -29,8 +29,9 @@ from pipelines.experiments.runner import Runner
 from pipelines.experiments.statistics import paired_test, student_p_value, summarize
 from pipelines.experiments.tables import NAMES, PROTOCOLS, paper_settings, paper_table
 from pipelines.folders import read_json
+from pipelines.loss_settings import LOSS_NAMES
 from pipelines.prepared import PreparedData
-from pipelines.settings import LOSS_NAMES, TrainSettings
+from pipelines.settings import TrainSettings
 from tests.tiny_run import run_step, start_step, tiny_data
 
 __all__ = ["tiny_data"]

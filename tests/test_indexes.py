@@ -458,7 +458,7 @@ def test_errors_name_the_argument():
         build_index("hnsw", items)
     with pytest.raises(ValueError, match="'partitioned' takes the options .*num_leaves.*reorder"):
         build_index("partitioned", items, reorder=5)
-    with pytest.raises(ValueError, match="`num_leaves` should be a finite number above 0"):
+    with pytest.raises(ValueError, match="`num_leaves` should be a whole number of at least 1"):
         build_index("partitioned", items, num_leaves=0)
     with pytest.raises(ValueError, match="`num_leaves` should be a whole number"):
         build_index("partitioned", items, num_leaves=1.5)

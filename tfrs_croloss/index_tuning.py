@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfrs_croloss import _checks
-from tfrs_croloss.indexes import BruteForceIndex, Index
-from tfrs_croloss.partitioned import PartitionedIndex, whole_number
+from tfrs_croloss.indexes import BruteForceIndex, Index, whole_setting
+from tfrs_croloss.partitioned import PartitionedIndex
 from tfrs_croloss.scann_index import ScannIndex
 
 KINDS: dict[str, type[Index]] = {
@@ -238,7 +238,7 @@ def tune(
     reached: list[tuple[Index, _Reached]] = []
     for candidate in _builds(index) if rebuild else [index]:
         leaves = getattr(candidate, "num_leaves", 1)
-        most = min(leaves, whole_number("max_leaves_to_search", max_leaves_to_search, leaves))
+        most = min(leaves, whole_setting("max_leaves_to_search", max_leaves_to_search, leaves))
         tuner = _Tuner(candidate, exact, check, target, tried, on_progress)
         reached += [(candidate, one) for one in tuner.reaching(most)]
         if reached and index.num_items > _CHEAP_TO_BUILD:

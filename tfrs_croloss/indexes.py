@@ -7,10 +7,13 @@ a place that could not be filled has the number ``num_items`` and the score `NO_
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
+
+from tfrs_croloss import _checks
 
 # Finite, because servers write what is not as something that is no JSON.
 NO_SCORE = float(np.finfo(np.float32).min)
@@ -164,10 +167,11 @@ def search_table(
     num_items = tf.shape(table)[0]
     rows_at_once = tf.maximum(_SCORES_AT_ONCE // num_items, 1)
 
-    def search_rows(queries: tf.Tensor, excluded: tf.Tensor) -> Found:
-        scores = tf.matmul(queries, table, transpose_b=True)
-        places = tf.cast(tf.where(excluded < num_items), tf.int32)
-        columns = tf.gather_nd(excluded, places)
+    def search_rows(first: tf.Tensor, last: tf.Tensor) -> Found:
+        scores = tf.matmul(queries[first:last], table, transpose_b=True)
+        left_out = excluded[first:last]
+        places = tf.cast(tf.where(left_out < num_items), tf.int32)
+        columns = tf.gather_nd(left_out, places)
         scores = tf.tensor_scatter_nd_update(
             scores,
             tf.stack([places[:, 0], columns], axis=1),
@@ -176,9 +180,28 @@ def search_table(
         best, numbers = tf.math.top_k(scores, k=num)
         return tf.where(best > NO_SCORE, numbers, num_items), best
 
+    return search_in_blocks(search_rows, tf.shape(queries)[0], num, rows_at_once)
+
+
+def search_in_blocks(
+    search_rows: Callable[[tf.Tensor, tf.Tensor], Found],
+    num_queries: tf.Tensor,
+    num: tf.Tensor,
+    rows_at_once: tf.Tensor,
+) -> Found:
+    """Searches for some queries at a time, so that memory is bounded.
+
+    Args:
+      search_rows: finds the ``num`` best of the queries from a first up to, not including, a last;
+        is not called for none.
+      num_queries: scalar int32, may be 0.
+      num: scalar int32, items of an answer.
+      rows_at_once: scalar int32 of at least 1.
+    """
+
     def body(first: tf.Tensor, numbers: tf.Tensor, scores: tf.Tensor) -> tuple:
-        last = first + rows_at_once
-        more_numbers, more_scores = search_rows(queries[first:last], excluded[first:last])
+        last = tf.minimum(first + rows_at_once, num_queries)
+        more_numbers, more_scores = search_rows(first, last)
         return (
             last,
             tf.concat([numbers, more_numbers], axis=0),
@@ -187,10 +210,17 @@ def search_table(
 
     any_shape = tf.TensorShape([None, None])
     _, numbers, scores = tf.while_loop(
-        lambda first, *_: first < tf.shape(queries)[0],
+        lambda first, *_: first < num_queries,
         body,
         [tf.constant(0), tf.zeros([0, num], tf.int32), tf.zeros([0, num], tf.float32)],
         shape_invariants=[tf.TensorShape([]), any_shape, any_shape],
         parallel_iterations=1,
     )
     return numbers, scores
+
+
+def whole_setting(name: str, value: Any, default: int) -> int:
+    """``value`` if it is a whole number of at least 1; for None the default, at least 1."""
+    if value is None:
+        return max(default, 1)
+    return _checks.whole_number(name, value, remedy="Leave it out for the default.")

@@ -11,8 +11,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfrs_croloss import _checks
-from tfrs_croloss.indexes import NO_SCORE, Found, Index, gather_rows, search_table
+from tfrs_croloss.indexes import (
+    NO_SCORE,
+    Found,
+    Index,
+    gather_rows,
+    search_in_blocks,
+    search_table,
+    whole_setting,
+)
 
 # Scores held at a time, by search and by the training of leaves: 32 and 16 MiB.
 _SCORES_AT_ONCE = 2**23
@@ -59,7 +66,7 @@ class PartitionedIndex(Index):
     ) -> None:
         super().__init__(item_embeddings, name)
         rows = np.asarray(item_embeddings, np.float32)
-        wanted = whole_number("num_leaves", num_leaves, round(math.sqrt(self.num_items)))
+        wanted = whole_setting("num_leaves", num_leaves, round(math.sqrt(self.num_items)))
         order, ends = _partition(rows, min(wanted, self.num_items), np.random.default_rng(seed))
         starts = np.concatenate([[0], ends[:-1]])
         rows = rows[order]
@@ -81,7 +88,7 @@ class PartitionedIndex(Index):
         self._numbers = constant(np.append(order, self.num_items), tf.int32, "numbers")
         self._positions = constant(positions, tf.int32, "positions")
         self._leaves_to_search = constant(1, tf.int32, "leaves_to_search")
-        self.leaves_to_search = whole_number(
+        self.leaves_to_search = whole_setting(
             "leaves_to_search", leaves_to_search, math.ceil(self.num_leaves / 50)
         )
 
@@ -92,7 +99,7 @@ class PartitionedIndex(Index):
 
     @leaves_to_search.setter
     def leaves_to_search(self, value: int) -> None:
-        value = whole_number("leaves_to_search", value, 1)
+        value = whole_setting("leaves_to_search", value, 1)
         self._leaves_to_search.assign(min(value, self.num_leaves))
 
     def settings(self) -> dict[str, Any]:
@@ -116,28 +123,12 @@ class PartitionedIndex(Index):
         queries = tf.ensure_shape(queries, [None, self.dim])
         leaves_to_search = tf.convert_to_tensor(self._leaves_to_search)
         rows_at_once = tf.maximum(_SCORES_AT_ONCE // (leaves_to_search * self._largest_leaf), 1)
-        num_queries = tf.shape(queries)[0]
-
-        def body(first: tf.Tensor, numbers: tf.Tensor, scores: tf.Tensor) -> tuple:
-            last = tf.minimum(first + rows_at_once, num_queries)
-            more_numbers, more_scores = self._search_rows(
-                queries[first:last], num, leaves_to_search
-            )
-            return (
-                last,
-                tf.concat([numbers, more_numbers], axis=0),
-                tf.concat([scores, more_scores], axis=0),
-            )
-
-        any_shape = tf.TensorShape([None, None])
-        _, numbers, scores = tf.while_loop(
-            lambda first, *_: first < num_queries,
-            body,
-            [tf.constant(0), tf.zeros([0, num], tf.int32), tf.zeros([0, num], tf.float32)],
-            shape_invariants=[tf.TensorShape([]), any_shape, any_shape],
-            parallel_iterations=1,
+        return search_in_blocks(
+            lambda first, last: self._search_rows(queries[first:last], num, leaves_to_search),
+            tf.shape(queries)[0],
+            num,
+            rows_at_once,
         )
-        return numbers, scores
 
     def vectors(self, numbers: tf.Tensor) -> tf.Tensor:
         """See `Index.vectors`."""
@@ -198,16 +189,6 @@ class PartitionedIndex(Index):
             lambda turn, _: turn < num_visited, body, [tf.constant(0), blocks]
         )
         return tf.gather(blocks.concat(), tf.math.invert_permutation(by_leaf))
-
-
-def whole_number(name: str, value: Any, default: int) -> int:
-    """Returns ``value``, or the default for ``None``, if it is a whole number of at least 1."""
-    if value is None:
-        return max(default, 1)
-    number = _checks.positive_number(name, value, remedy="Leave it out for the default.")
-    if number != int(number):
-        raise ValueError(f"`{name}` should be a whole number. Received: {value!r}.")
-    return int(number)
 
 
 def _partition(

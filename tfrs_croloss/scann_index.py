@@ -14,8 +14,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfrs_croloss.indexes import NO_SCORE, Found, Index, gather_rows, search_table
-from tfrs_croloss.partitioned import whole_number
+from tfrs_croloss.indexes import (
+    NO_SCORE,
+    Found,
+    Index,
+    gather_rows,
+    search_table,
+    whole_setting,
+)
 
 # Below this ScaNN scores every item: training a tree gains nothing.
 _ITEMS_FOR_A_TREE = 5_000
@@ -94,9 +100,9 @@ class ScannIndex(Index):
         ops = scann_ops()
         super().__init__(item_embeddings, name)
         rows = np.ascontiguousarray(item_embeddings, np.float32)
-        block = min(whole_number("dimensions_per_block", dimensions_per_block, 2), self.dim)
-        sample = whole_number("training_sample_size", training_sample_size, _TRAINING_SAMPLE)
-        self.num_leaves = whole_number("num_leaves", num_leaves, round(math.sqrt(self.num_items)))
+        block = min(whole_setting("dimensions_per_block", dimensions_per_block, 2), self.dim)
+        sample = whole_setting("training_sample_size", training_sample_size, _TRAINING_SAMPLE)
+        self.num_leaves = whole_setting("num_leaves", num_leaves, round(math.sqrt(self.num_items)))
         self.num_leaves = min(self.num_leaves, self.num_items)
         options: dict[str, Any] = {"seed": seed}
         self.exact = self.num_items < _ITEMS_FOR_A_TREE
@@ -125,7 +131,7 @@ class ScannIndex(Index):
         self._shared_name = f"scann_index_{uuid.uuid4().hex}"
         self._leaves_to_search = tf.Variable(1, trainable=False, name="leaves_to_search")
         self._reorder = tf.Variable(1, trainable=False, name="reorder")
-        self.leaves_to_search = whole_number(
+        self.leaves_to_search = whole_setting(
             "leaves_to_search", leaves_to_search, math.ceil(self.num_leaves / 50)
         )
         self.reorder = reorder
@@ -137,7 +143,7 @@ class ScannIndex(Index):
 
     @leaves_to_search.setter
     def leaves_to_search(self, value: int) -> None:
-        value = whole_number("leaves_to_search", value, 1)
+        value = whole_setting("leaves_to_search", value, 1)
         self._leaves_to_search.assign(min(value, self.num_leaves))
 
     @property
@@ -147,7 +153,7 @@ class ScannIndex(Index):
 
     @reorder.setter
     def reorder(self, value: int) -> None:
-        self._reorder.assign(min(whole_number("reorder", value, 1), self.num_items))
+        self._reorder.assign(min(whole_setting("reorder", value, 1), self.num_items))
 
     def settings(self) -> dict[str, Any]:
         """See `Index.settings`."""

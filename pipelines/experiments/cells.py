@@ -45,7 +45,7 @@ class Variant:
 
     Attributes:
       name: for people.
-      loss: one of ``pipelines.settings.LOSS_NAMES``.
+      loss: one of ``pipelines.loss_settings.LOSS_NAMES``.
       options: fields of the settings that it sets.
     """
 

@@ -52,7 +52,7 @@ class Contestant:
     """A loss, with the one setting of its own that is tuned beside the temperature.
 
     Attributes:
-      loss: one of ``pipelines.settings.LOSS_NAMES``.
+      loss: one of ``pipelines.loss_settings.LOSS_NAMES``.
       options: settings that stay as they are.
       own: name of the tuned setting; None where there is none.
       space: its values.

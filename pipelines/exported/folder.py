@@ -9,11 +9,18 @@ from pathlib import Path
 from pipelines.errors import UserError
 
 
+def version_folders(folder: Path) -> dict[int, Path]:
+    """The folders in ``folder`` whose names are numbers."""
+    return {
+        int(path.name): path
+        for path in folder.iterdir()
+        if path.name.isascii() and path.name.isdecimal() and path.is_dir()
+    }
+
+
 def model_versions(folder: Path) -> list[int]:
-    """The version numbers in the folder of a model, ascending."""
-    if not folder.is_dir():
-        return []
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+    """The version numbers in the folder of a model, ascending; none where there is no folder."""
+    return sorted(version_folders(folder)) if folder.is_dir() else []
 
 
 def next_version(folder: Path) -> Path:

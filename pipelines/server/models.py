@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from pipelines.exported.folder import version_folders
 from pipelines.server.batching import Batcher
 from pipelines.server.errors import Code, RequestError
 from pipelines.server.metrics import Metrics
@@ -261,15 +262,6 @@ class Model:
             # A broken version that is still there would be loaded again, were it forgotten.
             if number not in found or self._versions[number].code is Code.OK:
                 del self._versions[number]
-
-
-def version_folders(folder: Path) -> dict[int, Path]:
-    """The folders in ``folder`` whose names are numbers."""
-    return {
-        int(path.name): path
-        for path in folder.iterdir()
-        if path.name.isascii() and path.name.isdecimal() and path.is_dir()
-    }
 
 
 def _contents(folder: Path) -> tuple[int, int, int]:
