@@ -21,7 +21,6 @@ import tensorflow as tf
 from tfrs_croloss import _pairs
 
 _RESCORED_AT_ONCE = 16_384
-_KEPT_AT_ONCE = 256
 _LARGEST_SCORE = 1e38
 # Sums of as many squares of 6 are exact in float32.
 LARGEST_BLOCK = 2**18
@@ -124,15 +123,15 @@ def count_ahead(
         ahead += num_items
         num_items = tf.zeros_like(num_items)
 
-    # Pairs with a candidate too close to call, with the start of its block, and the block's steps.
-    pending = tf.zeros([0, 2], tf.int64)
-    pending_steps = tf.zeros([0, block_size], tf.float32)
+    # Pairs and items too close to call, of the blocks since these were last settled.
+    close_pairs = tf.zeros([0], tf.int64)
+    close_items = tf.zeros([0], tf.int64)
     for start in tf.range(tf.constant(0, tf.int64), num_items, block_size):
         tf.autograph.experimental.set_loop_options(
-            parallel_iterations=2,
+            parallel_iterations=4,
             shape_invariants=[
-                (pending, tf.TensorShape([None, 2])),
-                (pending_steps, tf.TensorShape([None, None])),
+                (close_pairs, tf.TensorShape([None])),
+                (close_items, tf.TensorShape([None])),
             ],
         )
         block = candidates[start : start + block_size] / largest
@@ -151,30 +150,28 @@ def count_ahead(
         num_above = tf.cast(tf.round(total / 6.0), tf.int64)
         ahead += tf.where(unsure, tf.constant(0, tf.int64), num_above)
 
-        # Few pairs have a candidate this close: their steps are kept, and looked at in one go.
+        # Few pairs have a candidate this close: their steps are looked at one by one.
         unsure_pairs = tf.where(unsure)
-        missing = block_size - tf.shape(steps, out_type=tf.int64)[1]
-        kept = tf.pad(tf.gather_nd(steps, unsure_pairs), [[0, 0], [0, missing]])
-        pending_steps = tf.concat([pending_steps, kept], axis=0)
-        with_start = tf.pad(unsure_pairs, [[0, 0], [0, 1]], constant_values=start)
-        pending = tf.concat([pending, with_start], axis=0)
-        if tf.shape(pending)[0] >= _KEPT_AT_ONCE or start + block_size >= num_items:
-            ahead += _count_by_pair(
-                tf.math.count_nonzero(pending_steps >= 6.0, axis=1), pending[:, 0], query_rows
-            )
-            close = tf.where((pending_steps > 0.0) & (pending_steps < 6.0))
-            pairs = tf.gather(pending[:, 0], close[:, 0])
+        steps = tf.gather_nd(steps, unsure_pairs)
+        ahead = tf.tensor_scatter_nd_add(
+            ahead, unsure_pairs, tf.math.count_nonzero(steps >= 6.0, axis=1)
+        )
+        close = tf.where((steps > 0.0) & (steps < 6.0))
+        close_pairs = tf.concat([close_pairs, tf.gather(unsure_pairs[:, 0], close[:, 0])], axis=0)
+        close_items = tf.concat([close_items, close[:, 1] + start], axis=0)
+        if tf.size(close_pairs) >= _RESCORED_AT_ONCE or start + block_size >= num_items:
             if rescore:
-                items = tf.gather(pending[:, 1], close[:, 0]) + close[:, 1]
                 more_ahead, more_level = _settle(
-                    pairs, items, queries, query_rows, positive_scores, candidates
+                    close_pairs, close_items, queries, query_rows, positive_scores, candidates
                 )
                 ahead += more_ahead
                 level += more_level
             else:
-                level += _count_by_pair(tf.ones_like(pairs, tf.bool), pairs, query_rows)
-            pending = pending[:0]
-            pending_steps = pending_steps[:0]
+                level += _count_by_pair(
+                    tf.ones_like(close_pairs, tf.bool), close_pairs, query_rows
+                )
+            close_pairs = close_pairs[:0]
+            close_items = close_items[:0]
     return ahead, level
 
 
