@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from pipelines import arguments
+from pipelines import arguments, strategies
 from pipelines.assembly import build_model
 from pipelines.checkpoints import restore_best
+from pipelines.errors import UserError
 from pipelines.folders import versions, write_json
 from pipelines.input import EvaluationInput
 from pipelines.loss_settings import LOSSES
@@ -23,6 +25,7 @@ from pipelines.ranking import (
     model_ranks,
     ranks_by_chance,
     ranks_by_popularity,
+    shared_catalogue,
 )
 from pipelines.records import replace_file
 from pipelines.report import Contender, draw_recall_curves, markdown, text_table
@@ -60,16 +63,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "settings, once, into RUN/baselines",
     )
     parser.add_argument("--data", help="the run's prepared data, if it has moved")
+    strategies.add_arguments(parser, "evaluate")
 
 
 def run(args: argparse.Namespace) -> None:
     """Evaluates a run."""
+    strategies.check_replicas(args.strategy, args.replicas)
+    trained = [name for name in args.baselines if name in LOSSES]
+    if trained and args.strategy != "none":
+        raise UserError(
+            "--baselines that have to be trained should come without --strategy. Received: "
+            f"{' '.join(trained)} and {args.strategy}. Leave one of the two out."
+        )
     evaluated = Run.load(args.run_folder)
     data = evaluated.open_data(args.data)
-    if evaluated.result is None:
+    with strategies.watched(args.strategy):
+        cluster = strategies.connect(args.strategy, args.replicas)
+        contenders, users = _contenders(args, evaluated, data, cluster)
+        # Nobody leaves while others still count.
+        cluster.numbers_of_all(0)
+    if cluster.is_chief:
+        _write(evaluated, args, users, contenders)
+
+
+def _contenders(
+    args: argparse.Namespace, evaluated: Run, data: PreparedData, cluster: strategies.Cluster
+) -> tuple[list[Contender], EvaluationInput]:
+    """The model and the baselines with their ranks, and whose targets were ranked."""
+    if evaluated.result is None and cluster.is_chief:
         print(f"note: {evaluated.path} is not finished; this is its best validation so far.")
     users = evaluation_users(data, args.split, evaluated.settings)
-    ranks = {"model": trained_ranks(evaluated, data, users, args.exclude_history)}
+    ranks = {
+        "model": trained_ranks(evaluated, data, users, args.exclude_history, cluster.strategy)
+    }
     titles = {"model": evaluated.settings.loss_title}
     for name in dict.fromkeys(args.baselines):
         if name == "popularity":
@@ -99,17 +125,24 @@ def run(args: argparse.Namespace) -> None:
         )
         for name in ranks
     ]
-    _write(evaluated, args, users, contenders)
+    return contenders, users
 
 
 def trained_ranks(
-    trained: Run, data: PreparedData, users: EvaluationInput, exclude_history: bool
+    trained: Run,
+    data: PreparedData,
+    users: EvaluationInput,
+    exclude_history: bool,
+    strategy: tf.distribute.Strategy | None = None,
 ) -> np.ndarray:
     """Ranks ``[num_pairs]`` of the users' targets by the best weights of a run."""
+    strategy = strategy or tf.distribute.get_strategy()
     num_users = data.split("train").num_users
-    model = build_model(trained.settings, data.num_items, num_users=num_users)
-    restore_best(trained.path, model)
-    return model_ranks(model, users, data.num_items, exclude_history)
+    with strategy.scope():
+        model = build_model(trained.settings, data.num_items, num_users=num_users)
+        restore_best(trained.path, model)
+    shared = shared_catalogue(model, data.num_items, strategy)
+    return model_ranks(model, users, data.num_items, exclude_history, shared)
 
 
 def _baseline_run(evaluated: Run, data: PreparedData, loss: str) -> Run:

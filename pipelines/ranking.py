@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import tensorflow as tf
 
 from pipelines.assembly import embed_histories
 from pipelines.factorization import user_numbers
 from pipelines.input import EvaluationInput
 from pipelines.prepared import PreparedData
 from pipelines.settings import TrainSettings
-from tfrs_croloss.metrics import exact_ranks, popularity_ranks
+from tfrs_croloss.metrics import ShardedCatalogue, exact_ranks, popularity_ranks
 from tfrs_croloss.models import TwoTowerModel
 
 
@@ -32,13 +33,42 @@ def evaluation_users(
     return dataclasses.replace(users, numbers=numbers)
 
 
+def shared_catalogue(
+    model: TwoTowerModel, num_items: int, strategy: tf.distribute.Strategy | None
+) -> ShardedCatalogue | None:
+    """The catalogue in parts over the replicas of a synchronous strategy; None if there is one.
+
+    Args:
+      model: made under the strategy.
+      num_items: size of the catalogue.
+      strategy: None stands for one replica.
+    """
+    if strategy is None or strategy.num_replicas_in_sync == 1:
+        return None
+    return ShardedCatalogue(
+        strategy, lambda item_ids: model.embed_candidates({"item_id": item_ids}), num_items
+    )
+
+
 def model_ranks(
-    model: TwoTowerModel, users: EvaluationInput, num_items: int, exclude_history: bool
+    model: TwoTowerModel,
+    users: EvaluationInput,
+    num_items: int,
+    exclude_history: bool,
+    shared: ShardedCatalogue | None = None,
 ) -> np.ndarray:
-    """Ranks ``[num_pairs]`` by the model's scores."""
+    """Ranks ``[num_pairs]`` by the model's scores.
+
+    Args:
+      model: what scores.
+      users: whose targets are ranked.
+      num_items: size of the catalogue.
+      exclude_history: whether items of the history do not compete.
+      shared: the catalogue, where replicas share it.
+    """
     return exact_ranks(
         embed_histories(model, users.histories, users.numbers),
-        model.embed_catalogue(num_items),
+        model.embed_catalogue(num_items) if shared is None else shared,
         users.targets,
         query_rows=users.users,
         excluded=users.seen if exclude_history else None,

@@ -146,18 +146,26 @@ def _reason(error: tf.errors.OpError) -> str:
     return next(iter(telling), type(error).__name__)[:200]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that choose a strategy."""
+_HELP = {
+    "train": "mirrored: all GPUs of this machine; multi-worker: machines that TF_CONFIG names, "
+    "all of which see --data and --out; both share each batch and its negatives, and follow "
+    "the curve of one device. parameter-server: tables in shards on the servers that TF_CONFIG "
+    "names; workers are asynchronous, each with batches and negatives of its own; needs "
+    "lazy-adam (%(default)s)",
+    "evaluate": "each replica ranks among a part of the catalogue. mirrored: all GPUs of this "
+    "machine; multi-worker: machines that TF_CONFIG names, all of which see --run; the ranks are "
+    "those of one device (%(default)s)",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser, step: str) -> None:
+    """Adds the options that choose a strategy for ``train`` or ``evaluate``."""
     group = parser.add_argument_group("several devices or machines")
     group.add_argument(
         "--strategy",
-        choices=STRATEGIES,
+        choices=STRATEGIES if step == "train" else STRATEGIES[:-1],
         default="none",
-        help="mirrored: all GPUs of this machine; multi-worker: machines that TF_CONFIG names, "
-        "all of which see --data and --out; both share each batch and its negatives, and follow "
-        "the curve of one device. parameter-server: tables in shards on the servers that TF_CONFIG "
-        "names; workers are asynchronous, each with batches and negatives of its own; needs "
-        "lazy-adam (%(default)s)",
+        help=_HELP[step],
     )
     group.add_argument(
         "--replicas",
@@ -166,17 +174,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check(settings: TrainSettings, name: str, replicas: int | None) -> None:
-    """Refuses, before anything starts, what a strategy cannot train.
+def check_replicas(name: str, replicas: int | None) -> None:
+    """Refuses a number of replicas where the strategy does not take one.
 
     Raises:
-      UserError: it is not possible.
+      UserError: it does not.
     """
     if replicas is not None and name != "mirrored":
         raise UserError(
             f"--replicas should come with --strategy mirrored. Received: --strategy {name}. The "
             "other strategies take all devices of the machines in TF_CONFIG; leave it out."
         )
+
+
+def check(settings: TrainSettings, name: str, replicas: int | None) -> None:
+    """Refuses, before anything starts, what a strategy cannot train.
+
+    Raises:
+      UserError: it is not possible.
+    """
+    check_replicas(name, replicas)
     if name == "parameter-server":
         if settings.optimizer == "adam":
             raise UserError(

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.positive,
         help="save after so many steps as well (after each validation only)",
     )
-    strategies.add_arguments(parser)
+    strategies.add_arguments(parser, "train")
     add_settings(parser)
 
 

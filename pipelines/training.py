@@ -235,7 +235,12 @@ def _train(
     bookkeeper = Bookkeeper(
         settings,
         state,
-        Validator(settings, training_input, validation_users),
+        Validator(
+            settings,
+            training_input,
+            validation_users,
+            None if cluster.is_asynchronous else cluster.strategy,
+        ),
         checkpoints,
         records,
         total_steps,

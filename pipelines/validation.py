@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from pipelines.assembly import build_loss
 from pipelines.input import EvaluationInput, TrainingInput
-from pipelines.ranking import model_ranks
+from pipelines.ranking import model_ranks, shared_catalogue
 from pipelines.settings import TrainSettings
 from tfrs_croloss.diagnostics import rank_diagnostics
-from tfrs_croloss.metrics import summarize_ranks
+from tfrs_croloss.metrics import ShardedCatalogue, summarize_ranks
 from tfrs_croloss.models import TwoTowerModel
 
 _PROBE_BATCHES = 4
@@ -25,6 +25,7 @@ class Validator:
       settings: of the run.
       training_input: for the ranks among sampled candidates.
       validation_users: for Recall@N.
+      strategy: of the training, if its replicas are to share the catalogue.
     """
 
     def __init__(
@@ -32,7 +33,10 @@ class Validator:
         settings: TrainSettings,
         training_input: TrainingInput,
         validation_users: EvaluationInput,
+        strategy: tf.distribute.Strategy | None = None,
     ) -> None:
+        self._strategy = strategy
+        self._shared: ShardedCatalogue | None = None
         self._settings = settings
         self._input = training_input
         self._users = validation_users
@@ -43,8 +47,12 @@ class Validator:
         """What the history says about ``step``."""
         settings = self._settings
         num_items = self._input.num_items
+        if self._shared is not None:
+            self._shared.refresh()
+        else:
+            self._shared = shared_catalogue(model, num_items, self._strategy)
         report = summarize_ranks(
-            model_ranks(model, self._users, num_items, settings.exclude_history),
+            model_ranks(model, self._users, num_items, settings.exclude_history, self._shared),
             num_items=num_items,
             cutoffs=sorted({*settings.cutoffs, settings.monitor_cutoff}),
             user_rows=self._users.users,

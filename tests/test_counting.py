@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfrs_croloss.counting import exact_ranks, popularity_ranks
 from tfrs_croloss.evaluation import evaluate, summarize_ranks
+from tfrs_croloss.ranking import exact_ranks, popularity_ranks
 
 
 def slow_rank(query, candidates, positive, excluded=()):

@@ -36,21 +36,25 @@ SECONDS = 400
 
 
 class Processes:
-    """Processes that train into one folder; those still there at the end are killed."""
+    """Processes that train into one folder, or evaluate it; at the end all are killed."""
 
     def __init__(self, data: Path, out: Path) -> None:
         self.out = out
-        self._command = [sys.executable, "-m", "pipelines", "train", "--data", str(data)]
-        self._command += ["--out", str(out), *OPTIONS]
+        self._steps = {
+            "train": ["--data", str(data), "--out", str(out), *OPTIONS],
+            "evaluate": ["--run", str(out), "--cutoffs", "10", "--exclude-history"],
+        }
         self._started: list[subprocess.Popen[str]] = []
 
-    def start(self, *options: object, tf_config: object = None) -> subprocess.Popen[str]:
+    def start(
+        self, *options: object, tf_config: object = None, step: str = "train"
+    ) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         if tf_config is not None:
             environment["TF_CONFIG"] = json.dumps(tf_config)
         log = open(f"{self.out}-{len(self._started)}.log", "w")
         process = subprocess.Popen(
-            [*self._command, *map(str, options)],
+            [sys.executable, "-m", "pipelines", step, *self._steps[step], *map(str, options)],
             cwd=ROOT,
             env=environment,
             stdout=log,
@@ -62,7 +66,7 @@ class Processes:
         return process
 
     def start_cluster(
-        self, strategy: str, *options: object, **sizes: int
+        self, strategy: str, *options: object, step: str = "train", **sizes: int
     ) -> dict[str, subprocess.Popen[str]]:
         """Starts so many processes of each kind."""
         addresses = free_addresses(sum(sizes.values()))
@@ -73,6 +77,7 @@ class Processes:
                 strategy,
                 *options,
                 tf_config={"cluster": cluster, "task": {"type": kind, "index": index}},
+                step=step,
             )
             for kind, size in sizes.items()
             for index in range(size)
@@ -118,6 +123,14 @@ def assert_same_curve(run: Path, expected: list[dict[str, float]]) -> None:
     assert [row["step"] for row in rows] == [8, 16, 24]
     for row, other in zip(rows, expected):
         assert row == pytest.approx(other, rel=1e-3), (row, other)
+
+
+def measured(run: Path) -> dict[str, object]:
+    """What an evaluation found, which is then gone."""
+    path = run / "recall.json"
+    systems: dict[str, object] = json.loads(path.read_text())["systems"]
+    path.unlink()
+    return systems
 
 
 def free_addresses(count: int) -> list[str]:
@@ -172,6 +185,16 @@ def test_replicas_follow_the_curve_of_one(
     assert recorded == {"name": "mirrored", "replicas": replicas, "workers": 1, "shards": 1}
 
 
+def test_replicas_that_share_the_catalogue_find_the_recall_of_one(processes: Processes) -> None:
+    processes.wait(processes.start("--max-steps", 8))
+    processes.wait(processes.start(step="evaluate"))
+    alone = measured(processes.out)
+    processes.wait(
+        processes.start("--strategy", "mirrored", "--replicas", 3, step="evaluate")
+    )
+    assert measured(processes.out) == alone
+
+
 @pytest.mark.slow
 def test_two_processes_follow_the_curve_of_one_and_only_the_chief_writes(
     processes: Processes, curve: list[dict[str, float]]
@@ -183,6 +206,13 @@ def test_two_processes_follow_the_curve_of_one_and_only_the_chief_writes(
     names = {path.name for path in processes.out.iterdir()}
     assert not [name for name in names if name.startswith(".tmp")]
     assert json.loads((processes.out / "result.json").read_text())["strategy"]["workers"] == 2
+
+    processes.wait(processes.start(step="evaluate"))
+    alone = measured(processes.out)
+    cluster = processes.start_cluster("multi-worker", step="evaluate", worker=2)
+    assert "over pairs" in processes.wait(cluster["worker 0"])
+    assert "over pairs" not in processes.wait(cluster["worker 1"])
+    assert measured(processes.out) == alone
 
 
 @pytest.mark.slow

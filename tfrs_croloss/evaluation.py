@@ -15,7 +15,9 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-from tfrs_croloss import _pairs, counting
+from tfrs_croloss import _pairs
+from tfrs_croloss.item_vectors import as_catalogue, check_embeddings
+from tfrs_croloss.ranking import exact_ranks
 from tfrs_croloss.weighting import PowerWeighting
 
 DEFAULT_CUTOFFS = (50, 100, 200, 500)
@@ -270,23 +272,24 @@ def evaluate(
 
     Args:
       query_embeddings: ``[num_queries, dim]`` floats.
-      candidate_embeddings: ``[num_items, dim]`` floats, row ``i`` the item with id ``i``.
+      candidate_embeddings: ``[num_items, dim]`` floats, row ``i`` the item with id ``i``; or a
+        catalogue that keeps them elsewhere, such as `tfrs_croloss.metrics.ShardedCatalogue`.
       positives: one id for each query; or ragged ids; or flat ids with their ``query_rows``.
       query_rows, excluded, excluded_positives, candidate_block_size, query_block_size: as for
-        `tfrs_croloss.counting.exact_ranks`.
+        `tfrs_croloss.metrics.exact_ranks`.
       cutoffs, alpha: as for `summarize_ranks`.
 
     Returns:
       The report.
     """
     check_cutoffs(cutoffs)
-    queries = counting.check_embeddings(query_embeddings, "query_embeddings")
-    candidates = counting.check_embeddings(candidate_embeddings, "candidate_embeddings")
-    num_items = int(candidates.shape[0])
+    queries = check_embeddings(query_embeddings, "query_embeddings")
+    catalogue = as_catalogue(candidate_embeddings)
+    num_items = catalogue.num_items
     ids, rows = _pairs.flatten_positives(positives, query_rows, int(queries.shape[0]), num_items)
-    ranks = counting.exact_ranks(
+    ranks = exact_ranks(
         queries,
-        candidates,
+        catalogue,
         ids,
         query_rows=rows,
         excluded=excluded,

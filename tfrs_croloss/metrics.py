@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from tfrs_croloss import counting
 from tfrs_croloss._keras import require_keras_2
-from tfrs_croloss.counting import exact_ranks, popularity_ranks
 from tfrs_croloss.evaluation import (
     DEFAULT_CUTOFFS,
     Averages,
@@ -23,6 +22,8 @@ from tfrs_croloss.evaluation import (
     evaluate,
     summarize_ranks,
 )
+from tfrs_croloss.item_vectors import ShardedCatalogue
+from tfrs_croloss.ranking import exact_ranks, popularity_ranks
 
 require_keras_2("tfrs_croloss.metrics")
 
@@ -33,6 +34,7 @@ __all__ = [
     "FactorizedRecall",
     "RankingReport",
     "RecallCallback",
+    "ShardedCatalogue",
     "evaluate",
     "exact_ranks",
     "popularity_ranks",
