@@ -5,7 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 
-MODULES = ("losses", "catalogue", "step", "evaluation", "optimizer", "input", "index", "scaling")
+MODULES = (
+    "losses",
+    "catalogue",
+    "step",
+    "evaluation",
+    "optimizer",
+    "input",
+    "index",
+    "indexing",
+    "scaling",
+)
 
 
 def main() -> int:

@@ -22,6 +22,7 @@ STEPS: dict[str, tuple[str, str]] = {
     "prepare": ("pipelines.prepare", "turn a raw log into arrays that training maps into memory"),
     "train": ("pipelines.train", "train a two-tower model on prepared data"),
     "evaluate": ("pipelines.evaluate", "measure exact Recall@N of a trained model"),
+    "embed": ("pipelines.embed", "write the item vectors of a large catalogue in shards"),
     "export": ("pipelines.export", "write a trained model as a SavedModel for serving"),
     "query": ("pipelines.query", "ask an exported model for items"),
     "reproduce": ("pipelines.experiments.reproduce", "train the paper's tables and figures"),

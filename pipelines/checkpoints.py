@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from pipelines.errors import UserError
-from pipelines.folders import atomic_folder, read_json, write_json
+from pipelines.folders import atomic_folder, read_json, sha256, write_json
 from tfrs_croloss.models import TwoTowerModel
 
 _WEIGHTS = "weights"
@@ -120,15 +120,25 @@ class Checkpoints:
 
 def restore_best(run_folder: Path, model: TwoTowerModel) -> dict[str, Any]:
     """Gives ``model`` the best weights of a run, and returns its row of the history."""
+    folder = _best_folder(run_folder)
+    _weights(model).read(str(folder / _WEIGHTS)).assert_consumed()
+    row: dict[str, Any] = read_json(folder / "best.json")
+    return row
+
+
+def best_checksum(run_folder: Path) -> str:
+    """Tells the best weights of a run from any others: their index has all their checksums."""
+    return sha256(_best_folder(run_folder) / f"{_WEIGHTS}.index")
+
+
+def _best_folder(run_folder: Path) -> Path:
     folder = run_folder / "best"
     if not (folder / "best.json").is_file():
         raise UserError(
             f"{run_folder} has no trained weights yet. Run 'python -m pipelines train' until the "
             "first validation at least."
         )
-    _weights(model).read(str(folder / _WEIGHTS)).assert_consumed()
-    row: dict[str, Any] = read_json(folder / "best.json")
-    return row
+    return folder
 
 
 def _weights(model: TwoTowerModel) -> tf.train.Checkpoint:

@@ -18,6 +18,7 @@ import tensorflow as tf
 from pipelines import arguments
 from pipelines.assembly import build_model, embed_histories
 from pipelines.checkpoints import restore_best
+from pipelines.embed import open_vectors
 from pipelines.errors import UserError
 from pipelines.exported import card
 from pipelines.exported.folder import next_version, remove_old_versions
@@ -33,6 +34,7 @@ from tfrs_croloss.index_tuning import Measurement, build_index, measure, tune
 from tfrs_croloss.indexes import Index
 from tfrs_croloss.models import TwoTowerModel
 from tfrs_croloss.serving import Recommender, check_catalogue, save
+from tfrs_croloss.vector_files import VectorFiles
 
 INDEXES = ("brute_force", "partitioned", "scann")
 
@@ -72,6 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.positive,
         help="remove all but the newest so many versions afterwards (all are kept)",
     )
+    parser.add_argument(
+        "--vectors",
+        help="folder that 'embed' has written: the index is built from its files, and the vectors "
+        "are held once (they are computed here)",
+    )
     parser.add_argument("--data", help="the run's prepared data, if it has moved")
 
 
@@ -88,7 +95,11 @@ def run(args: argparse.Namespace) -> None:
     model = build_model(exported.settings, data.num_items)
     best = restore_best(exported.path, model)
     item_ids = data.item_ids()
-    embeddings = model.embed_catalogue(data.num_items).numpy()
+    embeddings = (
+        open_vectors(args.vectors, exported, best)
+        if args.vectors
+        else model.embed_catalogue(data.num_items).numpy()
+    )
     try:
         check_catalogue(item_ids, embeddings)
     except ValueError as error:
@@ -133,6 +144,7 @@ def run(args: argparse.Namespace) -> None:
             },
         },
         "data_checksum": exported.config["data_checksum"],
+        "vectors_from_files": isinstance(embeddings, VectorFiles),
         "seed": exported.settings.seed,
         "versions": versions(),
     }
@@ -158,7 +170,7 @@ def _promised(
     exported: Run,
     data: PreparedData,
     model: TwoTowerModel,
-    embeddings: np.ndarray,
+    embeddings: np.ndarray | VectorFiles,
     top_n: int,
 ) -> tuple[Index, list[Measurement], Measurement, int]:
     """The index, everything that was measured, the choice, and how many queries it stands on."""
@@ -190,6 +202,7 @@ def _promised(
         queries[1],
         top_n=top_n,
         recall_target=args.recall_target,
+        item_embeddings=embeddings,
         on_progress=_print_measurement,
     )
     return tuned.index, tuned.tried, tuned.chosen, len(queries[1])

@@ -102,7 +102,7 @@ def build_index(kind: str, item_embeddings: Any, *, seed: int = 0, **options: An
 
     Args:
       kind: ``"brute_force"``, ``"partitioned"`` or ``"scann"``.
-      item_embeddings: ``[num_items, dim]`` finite floats.
+      item_embeddings: ``[num_items, dim]`` finite floats, an array or `VectorFiles`.
       seed: of the training, where there is any.
       **options: of the class of that kind.
     """
@@ -202,6 +202,7 @@ def tune(
     recall_target: float,
     max_leaves_to_search: int | None = None,
     rebuild: bool = True,
+    item_embeddings: Any = None,
     on_progress: Progress | None = None,
 ) -> Tuned:
     """The fastest settings that reach a recall, on two sets of queries.
@@ -221,6 +222,8 @@ def tune(
       recall_target: in (0, 1].
       max_leaves_to_search: bound of the search; by default all leaves.
       rebuild: whether other indexes may be built.
+      item_embeddings: what they are built from, as the index was: `VectorFiles`, to hold nothing
+        more than the indexes; by default a copy of what the index holds.
       on_progress: called with each measurement.
 
     Returns:
@@ -236,7 +239,7 @@ def tune(
     check = _Exact(index, check_queries, top_n, "check_queries")
     tried: list[Measurement] = []
     reached: list[tuple[Index, _Reached]] = []
-    for candidate in _builds(index) if rebuild else [index]:
+    for candidate in _builds(index, item_embeddings) if rebuild else [index]:
         leaves = getattr(candidate, "num_leaves", 1)
         most = min(leaves, whole_setting("max_leaves_to_search", max_leaves_to_search, leaves))
         tuner = _Tuner(candidate, exact, check, target, tried, on_progress)
@@ -326,7 +329,7 @@ class _Tuner:
         return _Reached(measured, settings) if sure else None
 
 
-def _builds(index: Index) -> Iterator[Index]:
+def _builds(index: Index, item_embeddings: Any) -> Iterator[Index]:
     """The index, then others of its kind."""
     yield index
     if not isinstance(index, (PartitionedIndex, ScannIndex)) or index.num_leaves < 2:
@@ -337,9 +340,10 @@ def _builds(index: Index) -> Iterator[Index]:
     ]
     if isinstance(index, ScannIndex):
         variants.append({"dimensions_per_block": 1})
-    embeddings = index.vectors(tf.range(index.num_items)).numpy()
+    if item_embeddings is None:
+        item_embeddings = index.vectors(tf.range(index.num_items)).numpy()
     for variant in variants:
-        yield build_index(index.kind, embeddings, **{**index.build_options(), **variant})
+        yield build_index(index.kind, item_embeddings, **{**index.build_options(), **variant})
 
 
 def _reorder_sizes(index: Index, num: int) -> list[dict[str, int]]:

@@ -7,6 +7,7 @@ a place that could not be filled has the number ``num_items`` and the score `NO_
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -14,11 +15,14 @@ import numpy as np
 import tensorflow as tf
 
 from tfrs_croloss import _checks
+from tfrs_croloss.vector_files import VectorFiles, row_blocks
 
 # Finite, because servers write what is not as something that is no JSON.
 NO_SCORE = float(np.finfo(np.float32).min)
 # Scores held at a time by exact search: 128 MiB.
 _SCORES_AT_ONCE = 2**25
+# TensorFlow's own memory begins at multiples of this, and its operations may rely on it.
+_ALIGNMENT = 64
 
 Found = tuple[tf.Tensor, tf.Tensor]
 
@@ -27,7 +31,8 @@ class Index(tf.Module, abc.ABC):
     """The interface of all indexes.
 
     Args:
-      item_embeddings: ``[num_items, dim]`` finite floats.
+      item_embeddings: ``[num_items, dim]`` finite floats: an array, or `VectorFiles`, which are
+        read block by block and never held as a whole beside the index.
       name: of the module.
     """
 
@@ -35,7 +40,7 @@ class Index(tf.Module, abc.ABC):
 
     def __init__(self, item_embeddings: Any, name: str | None = None) -> None:
         super().__init__(name=name)
-        rows = np.asarray(item_embeddings, np.float32)
+        rows = as_rows(item_embeddings)
         if rows.ndim != 2 or 0 in rows.shape:
             raise ValueError(
                 "`item_embeddings` should have the shape [num_items, dim], neither of them 0. "
@@ -106,17 +111,16 @@ class BruteForceIndex(Index):
     [[1 2]] [[1.  0.8]]
 
     Args:
-      item_embeddings: ``[num_items, dim]`` finite floats.
+      item_embeddings: ``[num_items, dim]`` finite floats, an array or `VectorFiles`.
       name: of the module.
     """
 
     kind = "brute_force"
 
     def __init__(self, item_embeddings: Any, name: str | None = None) -> None:
-        super().__init__(item_embeddings, name)
-        self._table = tf.Variable(
-            tf.cast(item_embeddings, tf.float32), trainable=False, name="item_embeddings"
-        )
+        rows = as_rows(item_embeddings)
+        super().__init__(rows, name)
+        self._table = tf.Variable(table_of(rows), trainable=False, name="item_embeddings")
 
     def search(self, queries: tf.Tensor, num: tf.Tensor) -> Found:
         """See `Index.search`."""
@@ -133,6 +137,38 @@ class BruteForceIndex(Index):
     def exact_search(self, queries: tf.Tensor, num: tf.Tensor, excluded: tf.Tensor) -> Found:
         """See `Index.exact_search`."""
         return search_table(self._table, queries, num, excluded)
+
+
+def as_rows(item_embeddings: Any) -> np.ndarray | VectorFiles:
+    """What slices are taken of: files stay where they are, all else becomes a float32 array."""
+    if isinstance(item_embeddings, VectorFiles):
+        return item_embeddings
+    return np.asarray(item_embeddings, np.float32)
+
+
+def table_of(rows: np.ndarray | VectorFiles) -> tf.Tensor:
+    """A tensor ``[num_rows, dim]`` with a copy of the rows, the only one that is made."""
+    table = empty_table(rows.shape)
+    for first, block in row_blocks(rows):
+        table[first : first + len(block)] = block
+    return taken_over(table)
+
+
+def empty_table(shape: tuple[int, ...]) -> np.ndarray:
+    """A float32 array that is to be filled and then `taken_over`."""
+    size = math.prod(shape) * np.dtype(np.float32).itemsize
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size].view(np.float32).reshape(shape)
+
+
+def taken_over(table: np.ndarray) -> tf.Tensor:
+    """The array from `empty_table` as a tensor in the same memory; it may not change any more.
+
+    Made of an array in the usual way, a tensor is a copy, with another one on the way. A variable
+    that is assigned slice by slice is copied as a whole whenever it is read from then on.
+    """
+    return tf.experimental.dlpack.from_dlpack(table.__dlpack__())
 
 
 def gather_rows(table: tf.Variable, numbers: tf.Tensor) -> tf.Tensor:

@@ -31,6 +31,8 @@ __all__ = [
 
 SIMILARITIES = ("cosine", "dot")
 NEGATIVE_PREFIX = "negative_"
+# Items that are embedded at a time.
+BLOCK_SIZE = 65_536
 
 Features = Mapping[str, tf.Tensor]
 
@@ -146,13 +148,17 @@ class TwoTowerModel(tfrs.Model):
         inputs = _select(features, self._candidate_inputs)
         return self._as_scored(self.candidate_tower(inputs, training=training))
 
-    def embed_catalogue(self, num_items: int, block_size: int = 65_536) -> tf.Tensor:
+    def embed_catalogue(self, num_items: int, block_size: int = BLOCK_SIZE) -> tf.Tensor:
         """Vectors ``[num_items, dim]`` of all items, for a tower that takes ids alone."""
-        blocks = []
-        for first in range(0, num_items, block_size):
-            ids = tf.range(first, min(first + block_size, num_items), dtype=tf.int64)
-            blocks.append(self._embed_block({self._id_column: ids}))
+        blocks = [
+            self.embed_item_block(first, min(first + block_size, num_items))
+            for first in range(0, num_items, block_size)
+        ]
         return tf.concat(blocks, axis=0)
+
+    def embed_item_block(self, first: int, last: int) -> tf.Tensor:
+        """Vectors ``[last - first, dim]`` of the items from ``first`` up to, not with, ``last``."""
+        return self._embed_block({self._id_column: tf.range(first, last, dtype=tf.int64)})
 
     def scored_batch(
         self, features: Features, training: bool = False

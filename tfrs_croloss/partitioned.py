@@ -15,11 +15,15 @@ from tfrs_croloss.indexes import (
     NO_SCORE,
     Found,
     Index,
+    as_rows,
+    empty_table,
     gather_rows,
     search_in_blocks,
     search_table,
+    taken_over,
     whole_setting,
 )
+from tfrs_croloss.vector_files import VectorFiles, row_blocks
 
 # Scores held at a time, by search and by the training of leaves: 32 and 16 MiB.
 _SCORES_AT_ONCE = 2**23
@@ -45,7 +49,7 @@ class PartitionedIndex(Index):
     [[1 2]] [[1.  0.8]]
 
     Args:
-      item_embeddings: ``[num_items, dim]`` finite floats.
+      item_embeddings: ``[num_items, dim]`` finite floats, an array or `VectorFiles`.
       num_leaves: leaves that are trained; by default the square root of the number of items. The
         index may end with more, where large ones are halved, or fewer, where some stay empty.
       leaves_to_search: leaves that a query visits, by default 1 of 50; may be set later.
@@ -64,13 +68,14 @@ class PartitionedIndex(Index):
         seed: int = 0,
         name: str | None = None,
     ) -> None:
-        super().__init__(item_embeddings, name)
-        rows = np.asarray(item_embeddings, np.float32)
+        rows = as_rows(item_embeddings)
+        super().__init__(rows, name)
         wanted = whole_setting("num_leaves", num_leaves, round(math.sqrt(self.num_items)))
-        order, ends = _partition(rows, min(wanted, self.num_items), np.random.default_rng(seed))
+        table, order, ends = _partition(
+            rows, min(wanted, self.num_items), np.random.default_rng(seed)
+        )
         starts = np.concatenate([[0], ends[:-1]])
-        rows = rows[order]
-        centres = np.add.reduceat(rows, starts, axis=0) / (ends - starts)[:, np.newaxis]
+        centres = np.add.reduceat(table, starts, axis=0) / (ends - starts)[:, np.newaxis]
         positions = np.empty(self.num_items + 1, np.int32)
         positions[order] = np.arange(self.num_items)
         positions[-1] = self.num_items
@@ -81,7 +86,7 @@ class PartitionedIndex(Index):
         self.num_leaves = len(ends)
         self._seed = seed
         self._largest_leaf = int(np.max(ends - starts))
-        self._table = constant(rows, tf.float32, "item_embeddings")
+        self._table = constant(taken_over(table), tf.float32, "item_embeddings")
         self._centres = constant(centres, tf.float32, "centres")
         self._bounds = constant(np.append(starts, self.num_items), tf.int32, "bounds")
         # Both end with a place for "none", which stays what it is.
@@ -192,9 +197,29 @@ class PartitionedIndex(Index):
 
 
 def _partition(
-    rows: np.ndarray, num_leaves: int, random: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Orders rows by leaf: ``(order [num_rows], ends [num_leaves])``, no leaf empty."""
+    rows: np.ndarray | VectorFiles, num_leaves: int, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Orders rows by leaf: ``(table [num_rows, dim], order [num_rows], ends [num_leaves])``.
+
+    The table has the rows in that order. No leaf is empty.
+    """
+    leaves = _nearest(rows, _trained_centres(rows, num_leaves, random))
+    order = np.argsort(leaves, kind="stable")
+    starts = np.unique(leaves[order], return_index=True)[1]
+    table = _in_order(rows, order)
+    limit = max(math.ceil(_LARGEST_LEAF * len(rows) / num_leaves), 1)
+    sizes = [
+        size
+        for start, end in zip(starts, [*starts[1:], len(rows)])
+        for size in _halve(table[start:end], order[start:end], limit, random)
+    ]
+    return table, order, np.cumsum(sizes)
+
+
+def _trained_centres(
+    rows: np.ndarray | VectorFiles, num_leaves: int, random: np.random.Generator
+) -> np.ndarray:
+    """Centres ``[num_leaves, dim]`` by k-means on a sample."""
     sample_size = min(len(rows), _SAMPLE_PER_LEAF * num_leaves)
     sample = rows[np.sort(random.choice(len(rows), sample_size, replace=False))]
     centres = sample[random.choice(sample_size, num_leaves, replace=False)]
@@ -204,19 +229,20 @@ def _partition(
         occupied, starts, counts = np.unique(leaves[order], return_index=True, return_counts=True)
         # A centre without members stays where it is.
         centres[occupied] = np.add.reduceat(sample[order], starts, axis=0) / counts[:, np.newaxis]
-    leaves = _nearest(rows, centres)
-    order = np.argsort(leaves, kind="stable")
-    starts = np.unique(leaves[order], return_index=True)[1]
-    limit = max(math.ceil(_LARGEST_LEAF * len(rows) / num_leaves), 1)
-    parts = [
-        part
-        for members in np.split(order, starts[1:])
-        for part in _halved(rows, members, limit, random)
-    ]
-    return np.concatenate(parts), np.cumsum([len(part) for part in parts])
+    return centres
 
 
-def _nearest(rows: np.ndarray, centres: np.ndarray) -> np.ndarray:
+def _in_order(rows: np.ndarray | VectorFiles, order: np.ndarray) -> np.ndarray:
+    """``rows[order]``, read once from the first row to the last, where nothing else is held."""
+    places = np.empty(len(order), np.int32)
+    places[order] = np.arange(len(order), dtype=np.int32)
+    table = empty_table(rows.shape)
+    for first, block in row_blocks(rows):
+        table[places[first : first + len(block)]] = block
+    return table
+
+
+def _nearest(rows: np.ndarray | VectorFiles, centres: np.ndarray) -> np.ndarray:
     """Number ``[num_rows]`` of the centre at the least distance of each row."""
     step = max(_DISTANCES_AT_ONCE // len(centres), 1)
     half_norms = 0.5 * tf.reduce_sum(tf.square(centres), axis=1)
@@ -227,21 +253,28 @@ def _nearest(rows: np.ndarray, centres: np.ndarray) -> np.ndarray:
     return nearest
 
 
-def _halved(
-    rows: np.ndarray, members: np.ndarray, limit: int, random: np.random.Generator
-) -> list[np.ndarray]:
-    """Members cut across their longest extent, again and again, until no part is over the limit."""
-    if len(members) <= limit:
-        return [members]
-    centred = rows[members] - rows[members].mean(axis=0)
+def _halve(
+    rows: np.ndarray, numbers: np.ndarray, limit: int, random: np.random.Generator
+) -> list[int]:
+    """Cuts a leaf across its longest extent, again and again, until no part is over the limit.
+
+    The rows and their numbers are put in the order of the parts, in place.
+
+    Returns:
+      The sizes of the parts.
+    """
+    if len(rows) <= limit:
+        return [len(rows)]
+    centred = rows - rows.mean(axis=0)
     direction = np.asarray(random.normal(size=rows.shape[1]), np.float32)
     for _ in range(_POWER_ITERATIONS):
         direction = centred.T @ (centred @ direction)
         direction /= max(float(np.linalg.norm(direction)), float(np.finfo(np.float32).tiny))
-    members = members[np.argsort(centred @ direction, kind="stable")]
-    middle = len(members) // 2
+    order = np.argsort(centred @ direction, kind="stable")
+    rows[:], numbers[:] = rows[order], numbers[order]
+    middle = len(rows) // 2
     return [
-        part
-        for half in (members[:middle], members[middle:])
-        for part in _halved(rows, half, limit, random)
+        size
+        for half in (slice(None, middle), slice(middle, None))
+        for size in _halve(rows[half], numbers[half], limit, random)
     ]

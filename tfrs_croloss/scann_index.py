@@ -11,15 +11,16 @@ import types
 import uuid
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfrs_croloss.indexes import (
     NO_SCORE,
     Found,
     Index,
+    as_rows,
     gather_rows,
     search_table,
+    table_of,
     whole_setting,
 )
 
@@ -66,8 +67,12 @@ class ScannIndex(Index):
 
     Catalogues of fewer than 5,000 items are scored exactly, by ScaNN too.
 
+    ScaNN has to be given all embeddings at once. While it builds, there are a copy that it reads,
+    its own and for a moment a third; then its own and what is kept of it; then what is kept: the
+    embeddings and their codes. The first search makes ScaNN's own again, which searches then use.
+
     Args:
-      item_embeddings: ``[num_items, dim]`` finite floats.
+      item_embeddings: ``[num_items, dim]`` finite floats, an array or `VectorFiles`.
       num_leaves: by default the square root of the number of items.
       leaves_to_search: leaves that a query visits, by default 1 of 50; may be set later.
       reorder: items of best quantised score that are scored exactly, at least as many as are asked
@@ -98,15 +103,16 @@ class ScannIndex(Index):
         name: str | None = None,
     ) -> None:
         ops = scann_ops()
-        super().__init__(item_embeddings, name)
-        rows = np.ascontiguousarray(item_embeddings, np.float32)
+        rows = as_rows(item_embeddings)
+        super().__init__(rows, name)
         block = min(whole_setting("dimensions_per_block", dimensions_per_block, 2), self.dim)
         sample = whole_setting("training_sample_size", training_sample_size, _TRAINING_SAMPLE)
         self.num_leaves = whole_setting("num_leaves", num_leaves, round(math.sqrt(self.num_items)))
         self.num_leaves = min(self.num_leaves, self.num_items)
         options: dict[str, Any] = {"seed": seed}
         self.exact = self.num_items < _ITEMS_FOR_A_TREE
-        builder = ops.builder(rows, 1, "dot_product")
+        table = table_of(rows)
+        builder = ops.builder(table, 1, "dot_product")
         if self.exact:
             self.num_leaves = 1
             config = builder.score_brute_force().create_config()
@@ -125,7 +131,13 @@ class ScannIndex(Index):
                 training_sample_size=sample,
             )
             config = _with_seed(builder.reorder(1).create_config(), seed)
-        self._keep(ops.scann_to_tensors(ops.create_searcher(rows, config).searcher_handle))
+        searcher = ops.create_searcher(table, config).searcher_handle
+        # ScaNN has its own copy by now.
+        del table, builder
+        state = ops.scann_to_tensors(searcher)
+        # Nothing else would let go of it.
+        tf.raw_ops.DestroyResourceOp(resource=searcher)
+        self._keep(state)
         self._options = types.MappingProxyType(options)
         # All signatures of a model, and no other model, find the same searcher by this name.
         self._shared_name = f"scann_index_{uuid.uuid4().hex}"

@@ -38,6 +38,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfrs_croloss.indexes import NO_SCORE, Index
+from tfrs_croloss.vector_files import VectorFiles, row_blocks
 
 __all__ = ["Recommender", "check_catalogue", "save"]
 
@@ -254,23 +255,31 @@ def check_catalogue(item_ids: Sequence[str], item_embeddings: Any) -> None:
 
     Args:
       item_ids: the string ids of the items.
-      item_embeddings: ``[num_items, dim]``.
+      item_embeddings: ``[num_items, dim]``, an array or `VectorFiles`; looked at in blocks.
 
     Raises:
       ValueError: for ids that are not one distinct line for each row, and for vectors that are not
         finite, or zero, so that they tell nothing about the item.
     """
-    rows = np.asarray(item_embeddings)
+    rows = item_embeddings
+    if not isinstance(rows, VectorFiles):
+        rows = np.asarray(rows)
     _check_ids(item_ids, len(rows))
-    for fault, remedy, at_fault in (
-        ("with NaN or infinity", "Did training diverge?", ~np.isfinite(rows).all(axis=1)),
-        ("that are zero", "Leave these items out, or train them.", ~rows.any(axis=1)),
+    not_finite, zero = [], []
+    for first, block in row_blocks(rows):
+        not_finite.append(first + np.flatnonzero(~np.isfinite(block).all(axis=1)))
+        zero.append(first + np.flatnonzero(~block.any(axis=1)))
+    for fault, remedy, found in (
+        ("with NaN or infinity", "Did training diverge?", not_finite),
+        ("that are zero", "Leave these items out, or train them.", zero),
     ):
-        if at_fault.any():
-            first = [item_ids[number] for number in np.flatnonzero(at_fault)[:3]]
+        at_fault = np.concatenate(found)
+        if len(at_fault):
+            first_ids = [item_ids[number] for number in at_fault[:3]]
             raise ValueError(
                 "`item_embeddings` should be finite vectors that are not zero. Received: "
-                f"{at_fault.sum()} of {len(rows)} {fault}, the first of them of {first}. {remedy}"
+                f"{len(at_fault)} of {len(rows)} {fault}, the first of them of {first_ids}. "
+                f"{remedy}"
             )
 
 

@@ -1,0 +1,320 @@
+"""The shards of a matrix of vectors: files that are complete or absent, and their descriptions."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+try:
+    import fcntl
+except ImportError:  # Windows: nothing keeps two processes from writing one shard.
+    fcntl = None  # type: ignore[assignment]
+
+BLOCK_SIZE = 65_536
+DTYPE = np.dtype("<f4")
+FORMAT_VERSION = 1
+
+_NAME = re.compile(r"vectors-\d{5,}-of-\d{5,}\.json")
+
+Folder = str | os.PathLike[str]
+Embed = Callable[[int, int], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """What is known of one shard.
+
+    Attributes:
+      path: of its data.
+      shard: its number, from 0.
+      num_shards: of the matrix.
+      first, last: its rows are those from ``first`` up to, not including, ``last``.
+      num_items: rows of the matrix.
+      dim: columns of the matrix.
+      bytes: size of the data file.
+      sha256: of the data file.
+      origin: what the vectors are; all shards of a matrix have the same.
+      made_with: what else the writer recorded; shards may differ in it.
+    """
+
+    path: Path
+    shard: int
+    num_shards: int
+    first: int
+    last: int
+    num_items: int
+    dim: int
+    bytes: int
+    sha256: str
+    origin: dict[str, Any]
+    made_with: dict[str, Any]
+
+    @property
+    def description(self) -> Path:
+        """The path of its description."""
+        return self.path.with_suffix(".json")
+
+    def is_unchanged(self) -> bool:
+        """Whether the data has its checksum; reads all of it."""
+        digest = hashlib.sha256()
+        with open(self.path, "rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        return digest.hexdigest() == self.sha256
+
+    def remove(self) -> None:
+        """Removes the shard, the description first."""
+        self.description.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
+
+
+def shard_rows(shard: int, num_shards: int, num_items: int) -> tuple[int, int]:
+    """The first row of a shard, and the one after its last. Sizes differ by at most one.
+
+    >>> [shard_rows(shard, 3, 10) for shard in range(3)]
+    [(0, 3), (3, 6), (6, 10)]
+    """
+    return num_items * shard // num_shards, num_items * (shard + 1) // num_shards
+
+
+def write_shard(
+    folder: Folder,
+    shard: int,
+    embed: Embed,
+    *,
+    num_shards: int,
+    num_items: int,
+    dim: int,
+    origin: Mapping[str, Any],
+    made_with: Mapping[str, Any] | None = None,
+    block_size: int = BLOCK_SIZE,
+    on_progress: Callable[[int, int], object] | None = None,
+) -> bool:
+    """Writes one shard, block by block, unless it is there already.
+
+    A kill at any moment leaves the shard complete or absent; what was begun is written anew by the
+    next call.
+
+    Args:
+      folder: of all shards; is made.
+      shard: number of the shard, from 0.
+      embed: maps a first row and the one after the last to their vectors, ``[last - first, dim]``.
+      num_shards: of the matrix.
+      num_items: rows of the matrix.
+      dim: its columns.
+      origin: what the vectors are, ready for JSON. A shard with another origin is replaced.
+      made_with: to be recorded as well; it makes no difference.
+      block_size: rows held at a time. Blocks begin at multiples of it, however many shards there
+        are, but for the first of a shard.
+      on_progress: called after each block with the rows written and the rows of the shard.
+
+    Returns:
+      Whether it was written; False where it was there.
+
+    Raises:
+      ValueError: for arguments out of range, vectors of another shape, or if another process is
+        writing the shard.
+    """
+    _check_sizes(shard, num_shards, num_items, dim, block_size)
+    first, last = shard_rows(shard, num_shards, num_items)
+    path = Path(folder) / f"vectors-{shard:05d}-of-{num_shards:05d}.npy"
+    # As it will be read again: tuples are lists there.
+    stated = json.loads(json.dumps(dict(origin), allow_nan=False))
+    wanted = (shard, num_shards, first, last, num_items, dim, stated)
+    if _is_complete(path, wanted):
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(path.with_name(f".tmp-{path.name}")) as (file, temporary):
+        # Another process may have written it until it was ours.
+        if _is_complete(path, wanted):
+            temporary.unlink(missing_ok=True)
+            return False
+        digest = _write_rows(file, embed, first, last, dim, block_size, on_progress)
+        size = file.tell()
+        # A description never stands beside data of another origin.
+        path.with_suffix(".json").unlink(missing_ok=True)
+        os.replace(temporary, path)
+        _write_description(
+            Shard(
+                path, *wanted[:-1], bytes=size, sha256=digest, origin=stated,
+                made_with=dict(made_with or {}),
+            )
+        )
+    return True
+
+
+def read_shards(folder: Folder) -> list[Shard]:
+    """All shards that have a description in a folder, in order of their names.
+
+    Raises:
+      ValueError: for a description that is none.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        return []
+    names = sorted(one.name for one in path.iterdir() if _NAME.fullmatch(one.name))
+    return [_read_description(path / name) for name in names]
+
+
+def _check_sizes(shard: int, num_shards: int, num_items: int, dim: int, block_size: int) -> None:
+    for name, value in (
+        ("num_shards", num_shards),
+        ("num_items", num_items),
+        ("dim", dim),
+        ("block_size", block_size),
+    ):
+        if value < 1:
+            raise ValueError(f"`{name}` should be at least 1. Received: {value}.")
+    if not 0 <= shard < num_shards:
+        raise ValueError(f"`shard` should be from 0 to {num_shards - 1}. Received: {shard}.")
+
+
+def _is_complete(path: Path, wanted: tuple[Any, ...]) -> bool:
+    try:
+        found = _read_description(path.with_suffix(".json"))
+        check_data(found)
+    except (OSError, ValueError):
+        return False
+    return wanted == (
+        found.shard, found.num_shards, found.first, found.last, found.num_items, found.dim,
+        found.origin,
+    )
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
+    """A file that no other process writes, empty; what a killed process left in it is gone."""
+    while True:
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+        if fcntl is None:
+            break
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The one that held it may have renamed it in between.
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                break
+        except FileNotFoundError:
+            pass
+        except OSError:
+            file.close()
+            raise ValueError(
+                f"another process is writing {path.name.removeprefix('.tmp-')} in {path.parent}. "
+                "Wait for it."
+            ) from None
+        file.close()
+    with file:
+        file.truncate()
+        try:
+            yield file, path
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+
+def _write_rows(
+    file: BinaryIO,
+    embed: Embed,
+    first: int,
+    last: int,
+    dim: int,
+    block_size: int,
+    on_progress: Callable[[int, int], object] | None,
+) -> str:
+    """Writes the data of a shard to the disk, and returns its checksum."""
+    header = {"descr": DTYPE.str, "fortran_order": False, "shape": (last - first, dim)}
+    np.lib.format.write_array_header_1_0(file, header)
+    file.seek(0)
+    digest = hashlib.sha256(file.read())
+    end = first
+    while end < last:
+        start, end = end, min((end // block_size + 1) * block_size, last)
+        block = np.ascontiguousarray(embed(start, end), DTYPE)
+        if block.shape != (end - start, dim):
+            raise ValueError(
+                f"`embed` should return vectors of the shape {(end - start, dim)} for the rows "
+                f"{start} to {end}. Received: {block.shape}."
+            )
+        digest.update(block.data)
+        file.write(block.data)
+        if on_progress is not None:
+            on_progress(end - first, last - first)
+    file.flush()
+    os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def _write_description(shard: Shard) -> None:
+    record = {"format_version": FORMAT_VERSION, **dataclasses.asdict(shard)}
+    del record["path"]
+    temporary = shard.description.with_name(f".tmp-{shard.description.name}-{os.getpid()}")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(record, file, indent=2, allow_nan=False)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, shard.description)
+    finally:
+        temporary.unlink(missing_ok=True)
+    if os.name != "nt":
+        names = os.open(shard.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(names)
+        finally:
+            os.close(names)
+
+
+def _read_description(path: Path) -> Shard:
+    fields = [one.name for one in dataclasses.fields(Shard) if one.name != "path"]
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record["format_version"] != FORMAT_VERSION:
+            raise ValueError(f"its format version is {record['format_version']}")
+        shard = Shard(path.with_suffix(".npy"), **{name: record[name] for name in fields})
+        if path.name != f"vectors-{shard.shard:05d}-of-{shard.num_shards:05d}.json":
+            raise ValueError("it is of another file")
+        rows = shard_rows(shard.shard, shard.num_shards, shard.num_items)
+        if rows != (shard.first, shard.last):
+            raise ValueError(f"its rows should be {rows} and are {shard.first, shard.last}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} should describe a shard of vectors in format {FORMAT_VERSION}, but: {error}. "
+            "Remove it, and write the shard again."
+        ) from error
+    return shard
+
+
+def check_data(shard: Shard) -> int:
+    """Where the rows begin in the data file, which should be as described."""
+    remedy = "Remove its description, and write the shard again."
+    size = shard.path.stat().st_size if shard.path.is_file() else None
+    if size != shard.bytes:
+        state = "is missing" if size is None else f"has {size}"
+        raise ValueError(f"{shard.path} should have {shard.bytes} bytes and {state}. {remedy}")
+    with open(shard.path, "rb") as file:
+        try:
+            if np.lib.format.read_magic(file) != (1, 0):
+                raise ValueError("another version")
+            found = np.lib.format.read_array_header_1_0(file)
+        except ValueError as error:
+            raise ValueError(
+                f"{shard.path} should be a NumPy file of format 1.0, but: {error}. {remedy}"
+            ) from error
+        offset = file.tell()
+    rows = shard.last - shard.first
+    expected = ((rows, shard.dim), False, DTYPE)
+    if found != expected or size != offset + rows * shard.dim * DTYPE.itemsize:
+        raise ValueError(
+            f"{shard.path} should hold (shape, whether by columns, type) {expected}. It holds "
+            f"{found}, in {size} bytes. {remedy}"
+        )
+    return offset
