@@ -102,6 +102,27 @@ class Index(tf.Module, abc.ABC):
         return {"kind": self.kind}
 
 
+class LeafIndex(Index):
+    """An index whose items lie in leaves, of which a query visits some.
+
+    Attributes:
+      num_leaves: how many there are.
+    """
+
+    num_leaves: int
+    _leaves_to_search: tf.Variable
+
+    @property
+    def leaves_to_search(self) -> int:
+        """Leaves that a query visits: a variable, so that functions traced before see a change."""
+        return int(self._leaves_to_search.numpy())
+
+    @leaves_to_search.setter
+    def leaves_to_search(self, value: int) -> None:
+        value = whole_setting("leaves_to_search", value, 1)
+        self._leaves_to_search.assign(min(value, self.num_leaves))
+
+
 class BruteForceIndex(Index):
     """Scores every item for every query, some queries at a time.
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tfrs_croloss.indexes import (
     NO_SCORE,
     Found,
-    Index,
+    LeafIndex,
     as_rows,
     empty_table,
     gather_rows,
@@ -35,7 +35,7 @@ _LARGEST_LEAF = 1.5
 _POWER_ITERATIONS = 5
 
 
-class PartitionedIndex(Index):
+class PartitionedIndex(LeafIndex):
     """Items partitioned by k-means; a query scores those in the leaves of the best centres.
 
     The embeddings are held once, ordered by leaf, so that a leaf is a slice of them: the queries of
@@ -96,16 +96,6 @@ class PartitionedIndex(Index):
         self.leaves_to_search = whole_setting(
             "leaves_to_search", leaves_to_search, math.ceil(self.num_leaves / 50)
         )
-
-    @property
-    def leaves_to_search(self) -> int:
-        """Leaves that a query visits: a variable, so that functions traced before see a change."""
-        return int(self._leaves_to_search.numpy())
-
-    @leaves_to_search.setter
-    def leaves_to_search(self, value: int) -> None:
-        value = whole_setting("leaves_to_search", value, 1)
-        self._leaves_to_search.assign(min(value, self.num_leaves))
 
     def settings(self) -> dict[str, Any]:
         """See `Index.settings`."""

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tfrs_croloss.indexes import (
     NO_SCORE,
     Found,
-    Index,
+    LeafIndex,
     as_rows,
     gather_rows,
     search_table,
@@ -62,7 +62,7 @@ def scann_ops() -> Any:
     return ops
 
 
-class ScannIndex(Index):
+class ScannIndex(LeafIndex):
     """ScaNN's tree of leaves, quantised scores in them, and exact scores of the best.
 
     Catalogues of fewer than 5,000 items are scored exactly, by ScaNN too.
@@ -147,16 +147,6 @@ class ScannIndex(Index):
             "leaves_to_search", leaves_to_search, math.ceil(self.num_leaves / 50)
         )
         self.reorder = reorder
-
-    @property
-    def leaves_to_search(self) -> int:
-        """Leaves that a query visits: a variable, so that functions traced before see a change."""
-        return int(self._leaves_to_search.numpy())
-
-    @leaves_to_search.setter
-    def leaves_to_search(self, value: int) -> None:
-        value = whole_setting("leaves_to_search", value, 1)
-        self._leaves_to_search.assign(min(value, self.num_leaves))
 
     @property
     def reorder(self) -> int:
