@@ -160,6 +160,15 @@ def test_what_cannot_be_evaluated_is_one_line(
 ) -> None:
     assert main(["evaluate", "--run", str(tmp_path)]) == 2
     assert "is not the folder of a training run" in capsys.readouterr().err
+    for options, message in (
+        (["--replicas", "2"], "--replicas should come with --strategy mirrored"),
+        (
+            ["--strategy", "mirrored", "--baselines", "popularity", "bpr"],
+            "should come without --strategy. Received: bpr and mirrored",
+        ),
+    ):
+        assert main(["evaluate", "--run", str(tiny_run), *options]) == 2
+        assert message in capsys.readouterr().err
     assert main(["evaluate", "--run", str(tiny_run), "--data", str(tmp_path / "gone")]) == 2
     assert "Pass --data to say where it is" in capsys.readouterr().err
     log = tmp_path / "other.csv"

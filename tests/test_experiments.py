@@ -27,7 +27,13 @@ from pipelines.experiments.document import Field, Grid, Picture, Text, markdown,
 from pipelines.experiments.published import ALPHAS, published_dataset
 from pipelines.experiments.runner import Runner
 from pipelines.experiments.statistics import paired_test, student_p_value, summarize
-from pipelines.experiments.tables import NAMES, PROTOCOLS, paper_settings, paper_table
+from pipelines.experiments.tables import (
+    NAMES,
+    PROTOCOLS,
+    SIZES,
+    paper_settings,
+    paper_table,
+)
 from pipelines.folders import read_json
 from pipelines.loss_settings import LOSS_NAMES
 from pipelines.prepared import PreparedData
@@ -155,6 +161,20 @@ def test_train_command_gives_the_settings_back(loss: str) -> None:
 
 
 # The paper.
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_retrieval_sizes_meet_the_whole_grid_of_alpha(protocol: str) -> None:
+    base = paper_settings(protocol)
+    table = paper_table(SIZES, protocol)
+    settings = {entry.row: entry.variant.settings(base, 1) for entry in table.entries}
+    alphas = [one.alpha for one in settings.values() if one.retrieval_size is None]
+    assert alphas == [0.6, 0.8, 1.0, 1.2, 1.4, 1.6]
+    sizes = [one.retrieval_size for one in settings.values() if one.retrieval_size is not None]
+    assert sizes == [20, 50, 100, 200, 500]
+    assert table.reference in settings
+    assert {(one.loss, one.rank_kernel) for one in settings.values()} == {("lambda", "sigmoid")}
+    assert len({one.kernel for one in settings.values()}) == 1
 
 
 def test_tables_of_the_paper() -> None:
@@ -348,7 +368,9 @@ def presplit_data(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("mode", ["--whole-catalogue", "--no-whole-catalogue"])
-def test_matrix_factorization_learns(tmp_path: Path, mode: str) -> None:
+def test_matrix_factorization_learns(
+    tmp_path: Path, mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = presplit_data(tmp_path)
     run_step(
         "train", "--data", data, "--out", tmp_path / "run", "--tower", "matrix-factorization",
@@ -362,6 +384,11 @@ def test_matrix_factorization_learns(tmp_path: Path, mode: str) -> None:
     # 32, and with the vectors of other users half at best.
     assert found["model"]["users"]["recall@12"] > 0.75
     assert found["random"]["users"]["recall@12"] < 0.6
+    # It knows its users by number, so nothing could answer for a history.
+    command = ["export", "--run", str(tmp_path / "run"), "--out", str(tmp_path / "model")]
+    assert main(command) == 2
+    assert "Train with --tower history" in capsys.readouterr().err
+    assert not (tmp_path / "model").exists()
 
 
 def test_matrix_factorization_needs_known_users(

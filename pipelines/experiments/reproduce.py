@@ -33,6 +33,7 @@ from pipelines.experiments.statistics import paired_test
 from pipelines.experiments.tables import (
     NAMES,
     PROTOCOLS,
+    SIZES,
     Entry,
     Table,
     paper_settings,
@@ -50,7 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this step."""
     parser.add_argument("--data", required=True, help="folder of prepared data")
     parser.add_argument(
-        "--table", nargs="+", choices=(*NAMES, "all"), default=["main"], help="what (main)"
+        "--table",
+        nargs="+",
+        choices=(*NAMES, "all", SIZES),
+        default=["main"],
+        help="of the paper, or all of its; sizes, which is not, sets --retrieval-size against "
+        "--alpha (main)",
     )
     parser.add_argument("--out", help="folder of the experiment (DATA-reproduce)")
     parser.add_argument(
@@ -94,7 +100,9 @@ def run(args: argparse.Namespace) -> None:
     if args.quick:
         base = quick(base)
     base = dataclasses.replace(base, **{**data_defaults(data), **overrides(args)})
-    names = NAMES if "all" in args.table else tuple(dict.fromkeys(args.table))
+    names = list(dict.fromkeys(args.table))
+    if "all" in names:
+        names = [*NAMES, *(name for name in names if name == SIZES)]
     tables = [paper_table(name, protocol) for name in names]
     seeds = range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds))
     variants = [entry.variant for table in tables for entry in table.entries]
