@@ -267,15 +267,8 @@ class Softplus(ComparisonKernel):
     def derivative(self, gaps: tf.Tensor) -> tf.Tensor:
         return tf.sigmoid(gaps)
 
-    def value_and_derivative(
-        self, gaps: tf.Tensor, bound: tf.Tensor | None = None
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Both from one exponential.
-
-        Args:
-          gaps: of any shape.
-          bound: a scalar that no gap is above, where one is known without looking at them all.
-        """
+    def value_and_derivative(self, gaps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Both from one exponential."""
 
         def of(exponential: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             return tf.math.log1p(exponential), exponential / (1.0 + exponential)
@@ -284,13 +277,7 @@ class Softplus(ComparisonKernel):
             counts, slopes = of(tf.exp(tf.minimum(gaps, _LARGE_GAP)))
             return tf.maximum(counts, gaps), slopes
 
-        def are_all_small() -> tf.Tensor:
-            return tf.reduce_max(gaps) <= _LARGE_GAP
-
-        if bound is None:
-            are_small = are_all_small()
-        else:
-            are_small = tf.cond(bound <= _LARGE_GAP, lambda: tf.constant(True), are_all_small)
+        are_small = tf.reduce_max(gaps) <= _LARGE_GAP
         return tf.cond(are_small, lambda: of(tf.exp(gaps)), with_large_gaps)
 
 

@@ -131,7 +131,6 @@ def _blocked(
     )
     chunks = [_Chunk(candidates, first, last) for first, last in zip(bounds, bounds[1:])]
     num_blocks = -(-num_queries // size)
-    bound = _largest_gap(queries, candidates)
     # Rows of zeros fill the last block, so that every block has one shape, which XLA needs.
     filling = num_blocks * size - num_queries
     queries = tf.pad(queries, [[0, filling], [0, 0]])
@@ -165,7 +164,7 @@ def _blocked(
             with tf.control_dependencies([s.slope_sums for s in sums[-1:]]):
                 scores = tf.matmul(block_queries, chunk.rows, transpose_b=True)
                 gaps = rivals.gaps(chunk, scores)
-                sums.append(chunk_sums(gaps, objective, chunk.columns_of(weights), bound))
+                sums.append(chunk_sums(gaps, objective, chunk.columns_of(weights)))
         estimator = competition.estimator(rivals.count)
         losses, factors = losses_and_factors(sums, objective, estimator)
         losses = tf.where(tf.math.is_nan(positive), positive, losses)
@@ -208,16 +207,6 @@ def _blocked(
         candidate_gradient, positive_columns[:, tf.newaxis], pulled
     )
     return value, query_gradient, candidate_gradient
-
-
-def _largest_gap(queries: tf.Tensor, candidates: tf.Tensor) -> tf.Tensor:
-    """A number that no difference of two scores of a query is above, found without the scores."""
-    lengths = [
-        tf.reduce_max(tf.pad(tf.math.reduce_euclidean_norm(rows, axis=1), [[0, 1]]))
-        for rows in (queries, candidates)
-    ]
-    # And a little more, for what the products round.
-    return 2.01 * lengths[0] * lengths[1]
 
 
 class _Chunk:
