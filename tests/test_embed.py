@@ -147,9 +147,8 @@ def test_damaged_vectors_are_refused(
     assert "vectors-00001-of-00003.npy" in message and "checksum" in message
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param("brute_force", marks=pytest.mark.slow), "partitioned"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["brute_force", "partitioned"])
 def test_a_model_from_files_answers_alike(
     kind: str, tiny_run: Path, tiny_data: Path, vectors: Path, tmp_path: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
