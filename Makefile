@@ -63,7 +63,7 @@ test-spark: $(READY)  ## test the Spark engine of prepare; installs pyspark, nee
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint $(PINS) '.[spark]'
 	$(BIN)/pytest -q -p no:cacheprovider tests/test_spark.py
 
-test-slow: $(READY)  ## the tests that `make test` leaves out: killed workers, parameter servers, more losses
+test-slow: $(READY)  ## the tests that `make test` leaves out: killed workers, parameter servers
 	$(BIN)/pytest -q -m slow
 
 bench: $(READY)  ## measure speed and memory against rivals, as ratios (half an hour)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -13,7 +11,8 @@ import pytest
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from tests.tiny_run import ROOT, python_output, tiny_data, tiny_run  # noqa: E402, F401
+
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
 
@@ -30,18 +29,6 @@ def run_python() -> Callable[..., str]:
     """Runs a program in a fresh Python process and returns what it printed."""
 
     def run(program: str, environment: Mapping[str, str | None] | None = None) -> str:
-        variables: dict[str, str | None] = {**os.environ, "PYTHONPATH": str(ROOT)}
-        variables.update(environment or {})
-        finished = subprocess.run(
-            [sys.executable, "-c", program],
-            env={name: value for name, value in variables.items() if value is not None},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert finished.returncode == 0, finished.stderr[-4000:]
-        return finished.stdout
+        return python_output("-c", program, environment=environment)
 
     return run

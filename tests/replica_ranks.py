@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tests.replica_steps import mirrored_strategy
+
 NUM_REPLICAS, DIM, NUM_QUERIES = 4, 8, 23
 
 
@@ -53,11 +55,7 @@ def ranks(case: dict[str, Any], strategy: Any) -> dict[str, Any]:
 
 def main(cases: str) -> None:
     """Prints a list with an entry for each case."""
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0],
-        [tf.config.LogicalDeviceConfiguration()] * NUM_REPLICAS,
-    )
-    mirrored = tf.distribute.MirroredStrategy([f"CPU:{n}" for n in range(NUM_REPLICAS)])
+    mirrored = mirrored_strategy(NUM_REPLICAS)
     print(json.dumps([ranks(case, mirrored) for case in json.loads(cases)]))
 
 

@@ -16,6 +16,15 @@ import tensorflow as tf
 NUM_ITEMS, BATCH, PER_EXAMPLE, DIM, MOST_REPLICAS = 40, 12, 2, 8, 4
 
 
+def mirrored_strategy(num_replicas: int) -> tf.distribute.Strategy:
+    """Replicas on as many parts of the CPU; comes before TensorFlow computes anything."""
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0],
+        [tf.config.LogicalDeviceConfiguration()] * num_replicas,
+    )
+    return tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(num_replicas)])
+
+
 def distributed(strategy: Any, sizes: list[int], array: np.ndarray, per_example: int = 1) -> Any:
     """The replicas' parts of an array with ``per_example`` rows for each example."""
     ends = np.cumsum(sizes) * per_example
@@ -116,12 +125,8 @@ def run(case: dict[str, Any], sizes: list[int], mirrored: Any) -> list[np.ndarra
 
 def main(cases: str, cuts: str) -> None:
     """Prints a list with an entry for each case, a list with an entry for each cut."""
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0],
-        [tf.config.LogicalDeviceConfiguration()] * MOST_REPLICAS,
-    )
     # One for all: the exchanges of a second one would be taken for those of the first.
-    mirrored = tf.distribute.MirroredStrategy([f"CPU:{n}" for n in range(MOST_REPLICAS)])
+    mirrored = mirrored_strategy(MOST_REPLICAS)
     results = [
         [[tensor.tolist() for tensor in run(case, sizes, mirrored)] for sizes in json.loads(cuts)]
         for case in json.loads(cases)

@@ -23,7 +23,7 @@ from pipelines.errors import UserError
 from pipelines.input import TrainingInput, WindowOptions
 from pipelines.prepared import PreparedData
 from pipelines.settings import TrainSettings
-from tests.tiny_run import ROOT, run_step, tiny_data  # noqa: F401
+from tests.tiny_run import ROOT, run_step
 
 # Batches of 65 are not divided by any number of replicas here.
 OPTIONS = (
@@ -97,7 +97,7 @@ class Processes:
 
 
 @pytest.fixture
-def processes(tiny_data: Path, tmp_path: Path) -> Iterator[Processes]:  # noqa: F811
+def processes(tiny_data: Path, tmp_path: Path) -> Iterator[Processes]:
     running = Processes(tiny_data, tmp_path / "run")
     yield running
     running.end()
@@ -105,7 +105,7 @@ def processes(tiny_data: Path, tmp_path: Path) -> Iterator[Processes]:  # noqa: 
 
 @pytest.fixture(scope="module")
 def alone(
-    tiny_data: Path, tmp_path_factory: pytest.TempPathFactory  # noqa: F811
+    tiny_data: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """A run on one device."""
     running = Processes(tiny_data, tmp_path_factory.mktemp("alone") / "run")
@@ -151,7 +151,7 @@ def free_addresses(count: int) -> list[str]:
 
 @pytest.mark.parametrize("num_workers, per_worker", [(1, 2), (2, 2), (3, 1), (1, 40)])
 def test_the_parts_of_all_replicas_are_the_batches_of_one(
-    tiny_data: Path, num_workers: int, per_worker: int  # noqa: F811
+    tiny_data: Path, num_workers: int, per_worker: int
 ) -> None:
     data = PreparedData.load(tiny_data)
     options = WindowOptions(
@@ -192,7 +192,7 @@ def test_replicas_follow_the_curve_of_one(
 
 
 def test_replicas_that_share_the_catalogue_find_the_recall_of_one(
-    alone: Path, tiny_data: Path  # noqa: F811
+    alone: Path, tiny_data: Path
 ) -> None:
     together = Processes(tiny_data, alone)
     together.wait(together.start("--strategy", "mirrored", "--replicas", 3, step="evaluate"))
@@ -300,7 +300,7 @@ def test_tables_alone_are_cut_into_shards(shape: tuple[int, ...], parts: list[in
     ],
 )
 def test_what_a_strategy_cannot_train_is_refused_with_the_remedy(
-    tiny_data: Path,  # noqa: F811
+    tiny_data: Path,
     tmp_path: Path,
     options: str,
     message: str,

@@ -14,17 +14,17 @@ import tensorflow as tf
 from pipelines import export
 from pipelines.__main__ import main
 from pipelines.assembly import build_model
-from pipelines.checkpoints import restore_best
+from pipelines.checkpoints import Checkpoints, restore_best
 from pipelines.exported import loading
 from pipelines.prepared import PreparedData
 from pipelines.rundir import Run
-from tests.tiny_run import run_step, tiny_data, tiny_run  # noqa: F401
+from tests.tiny_run import run_step
 from tfrs_croloss.index_tuning import Tuned, measure
 from tfrs_croloss.vector_files import VectorFiles
 
 
 @pytest.fixture(scope="module")
-def vectors(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+def vectors(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("embedded") / "vectors"
     run_step("embed", "--run", tiny_run, "--out", folder, "--shards", 3)
     return folder
@@ -37,7 +37,7 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 def test_the_shards_hold_the_vectors_of_the_best_weights(
-    vectors: Path, tiny_run: Path, tiny_data: Path  # noqa: F811
+    vectors: Path, tiny_run: Path, tiny_data: Path
 ) -> None:
     loaded, data = Run.load(tiny_run), PreparedData.load(tiny_data)
     model = build_model(loaded.settings, data.num_items)
@@ -53,7 +53,7 @@ def test_the_shards_hold_the_vectors_of_the_best_weights(
 
 
 def test_one_process_for_each_shard(
-    tiny_run: Path, vectors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]  # noqa: F811
+    tiny_run: Path, vectors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["embed", "--run", tiny_run, "--out", tmp_path / "vectors", "--shards", 3]
     run_step(*arguments, "--shard", 2)
@@ -76,7 +76,7 @@ def test_one_process_for_each_shard(
 
 
 @pytest.fixture(scope="module")
-def other_run(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+def other_run(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run with the same settings, and weights of another training."""
     run = tmp_path_factory.mktemp("other") / "run"
     shutil.copytree(tiny_run, run)
@@ -85,8 +85,6 @@ def other_run(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     best = restore_best(run, model)
     for variable in model.candidate_tower.variables:
         variable.assign(-variable)
-    from pipelines.checkpoints import Checkpoints
-
     model.compile()
     Checkpoints(run, model).save_best(best)
     return run
@@ -97,7 +95,7 @@ def data_of(run: Path) -> Path:
 
 
 def test_vectors_of_something_else_are_refused(
-    tiny_run: Path, other_run: Path, vectors: Path, tmp_path: Path,  # noqa: F811
+    tiny_run: Path, other_run: Path, vectors: Path, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = tmp_path / "vectors"
@@ -134,7 +132,7 @@ def test_vectors_of_something_else_are_refused(
 
 
 def test_damaged_vectors_are_refused(
-    tiny_run: Path, vectors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]  # noqa: F811
+    tiny_run: Path, vectors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "vectors"
     shutil.copytree(vectors, folder)
@@ -147,10 +145,9 @@ def test_damaged_vectors_are_refused(
     assert "vectors-00001-of-00003.npy" in message and "checksum" in message
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["brute_force", "partitioned"])
 def test_a_model_from_files_answers_alike(
-    kind: str, tiny_run: Path, tiny_data: Path, vectors: Path, tmp_path: Path,  # noqa: F811
+    kind: str, tiny_run: Path, tiny_data: Path, vectors: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given: list[Any] = []

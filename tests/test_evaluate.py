@@ -14,7 +14,7 @@ from pipelines.__main__ import main
 from pipelines.input import EvaluationInput
 from pipelines.prepared import PreparedData
 from pipelines.ranking import ranks_by_chance
-from tests.tiny_run import run_step, tiny_data, tiny_run  # noqa: F401
+from tests.tiny_run import run_step
 
 CUTOFFS = (5, 20, 50)
 
@@ -54,7 +54,7 @@ def plain_recall(
 
 @pytest.mark.parametrize("exclude_history", [False, True])
 def test_recall_is_that_of_the_exported_embeddings(
-    tiny_run: Path, tiny_data: Path, tmp_path: Path, exclude_history: bool  # noqa: F811
+    tiny_run: Path, tiny_data: Path, tmp_path: Path, exclude_history: bool
 ) -> None:
     flag = "--exclude-history" if exclude_history else "--no-exclude-history"
     systems = evaluate(tiny_run, flag)["systems"]
@@ -84,14 +84,14 @@ def test_recall_is_that_of_the_exported_embeddings(
         assert popularity["pairs"][f"recall@{cutoff}"] == pytest.approx(over_pairs, rel=1e-9)
 
 
-def test_a_model_that_learned_is_far_ahead(tiny_run: Path) -> None:  # noqa: F811
+def test_a_model_that_learned_is_far_ahead(tiny_run: Path) -> None:
     systems = evaluate(tiny_run)["systems"]
     recall = {name: system["users"]["recall@20"] for name, system in systems.items()}
     assert recall["model"] > 1.6 * recall["popularity"]
     assert recall["popularity"] > 1.4 * recall["random"]
 
 
-def test_the_validation_split_gives_what_training_saw(tiny_run: Path) -> None:  # noqa: F811
+def test_the_validation_split_gives_what_training_saw(tiny_run: Path) -> None:
     figures = evaluate(tiny_run, "--split", "valid")["systems"]["model"]["users"]
     best = json.loads((tiny_run / "best" / "best.json").read_text())
     for name in ("recall@20", "recall@50", "mrr"):
@@ -99,7 +99,7 @@ def test_the_validation_split_gives_what_training_saw(tiny_run: Path) -> None:  
 
 
 @pytest.mark.parametrize("exclude_history", [False, True])
-def test_chance_finds_its_share(tiny_data: Path, exclude_history: bool) -> None:  # noqa: F811
+def test_chance_finds_its_share(tiny_data: Path, exclude_history: bool) -> None:
     data = PreparedData.load(tiny_data)
     users = EvaluationInput.of(data.split("test"), data.num_items, 20)
     ranks = np.stack(
@@ -120,7 +120,7 @@ def test_chance_finds_its_share(tiny_data: Path, exclude_history: bool) -> None:
 
 
 def test_losses_as_baselines_are_trained_once(
-    tiny_run: Path, capsys: pytest.CaptureFixture[str]  # noqa: F811
+    tiny_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     systems = evaluate(tiny_run, "--baselines", "softmax")["systems"]
     assert list(systems) == ["model", "softmax"]
@@ -138,7 +138,7 @@ def test_losses_as_baselines_are_trained_once(
 
 
 def test_the_report_and_the_table_agree(
-    tiny_run: Path, capsys: pytest.CaptureFixture[str]  # noqa: F811
+    tiny_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = evaluate(tiny_run)
     printed = capsys.readouterr().out
@@ -153,8 +153,8 @@ def test_the_report_and_the_table_agree(
 
 
 def test_what_cannot_be_evaluated_is_one_line(
-    tiny_run: Path,  # noqa: F811
-    tiny_data: Path,  # noqa: F811
+    tiny_run: Path,
+    tiny_data: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -38,9 +38,7 @@ from pipelines.folders import read_json
 from pipelines.loss_settings import LOSS_NAMES
 from pipelines.prepared import PreparedData
 from pipelines.settings import TrainSettings
-from tests.tiny_run import run_step, start_step, tiny_data
-
-__all__ = ["tiny_data"]
+from tests.tiny_run import run_step, start_step
 
 SMALL: dict[str, Any] = {
     "dim": 8,

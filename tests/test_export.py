@@ -21,7 +21,7 @@ from pipelines.exported import loading, round_trip
 from pipelines.exported.folder import model_versions, remove_old_versions
 from pipelines.exported.warmup import WARMUP_FILE
 from pipelines.prepared import PreparedData
-from tests.tiny_run import run_step, start_step, tiny_data, tiny_run  # noqa: F401
+from tests.tiny_run import run_step, start_step
 
 STRANGER = Path(round_trip.__file__).with_name("stranger.py")
 PROGRAM = Path(__file__).with_name("c") / "recommend.c"
@@ -29,7 +29,7 @@ KINDS = ("brute_force", "partitioned", "scann")
 
 
 @pytest.fixture(scope="module")
-def exported(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+def exported(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("exported")
     for kind in KINDS:
         run_step(
@@ -39,7 +39,7 @@ def exported(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path: 
 
 
 @pytest.fixture(scope="module")
-def names(tiny_data: Path) -> list[str]:  # noqa: F811
+def names(tiny_data: Path) -> list[str]:
     return PreparedData.load(tiny_data).item_ids()
 
 
@@ -244,7 +244,7 @@ def test_what_lies_beside_the_model(exported: Path, names: list[str]) -> None:
 
 
 def test_an_index_that_cannot_keep_the_promise_is_not_published(
-    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from pipelines import export
@@ -263,7 +263,7 @@ def test_an_index_that_cannot_keep_the_promise_is_not_published(
 
 
 def test_a_kill_leaves_the_old_version_and_nothing_numbered(
-    exported: Path, tiny_run: Path, tmp_path: Path  # noqa: F811
+    exported: Path, tiny_run: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "model"
     shutil.copytree(exported / "brute_force", folder)
@@ -281,7 +281,7 @@ def test_a_kill_leaves_the_old_version_and_nothing_numbered(
 
 
 def test_versions_are_counted_and_old_ones_go_on_request(
-    exported: Path, tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]  # noqa: F811
+    exported: Path, tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "model"
     shutil.copytree(exported / "brute_force", folder)

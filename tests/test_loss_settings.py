@@ -13,7 +13,7 @@ from pipelines.assembly import build_loss
 from pipelines.errors import UserError
 from pipelines.loss_settings import LOSS_NAMES
 from pipelines.settings import TrainSettings
-from tests.tiny_run import run_step, tiny_data  # noqa: F401
+from tests.tiny_run import run_step
 from tfrs_croloss import (
     BilateralSoftmax,
     BinaryCrossEntropy,
@@ -119,13 +119,13 @@ def test_what_does_not_go_together_is_refused(fields: dict[str, Any], message: s
     "options",
     [
         "--loss lambda --retrieval-size 20",
+        "--loss gbce --calibration 0.9",
         "--loss psl --activation relu --mixed-precision",
-        pytest.param("--loss gbce --calibration 0.9", marks=pytest.mark.slow),
-        pytest.param("--loss bsl --in-batch-negatives", marks=pytest.mark.slow),
+        "--loss bsl --in-batch-negatives",
         "--loss sl_at_k --retrieval-size 20 --in-batch-negatives --mask-known-positives",
     ],
 )
-def test_they_train(options: str, tiny_data: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_they_train(options: str, tiny_data: Path, tmp_path: Path) -> None:
     base = "--dim 8 --batch-size 32 --max-steps 5 --negatives-per-example 3".split()
     run_step("train", "--data", tiny_data, "--out", tmp_path / "run", *base, *options.split())
     (row,) = json.loads((tmp_path / "run" / "history.json").read_text())

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.tiny_run import python_output
+
 # All of one number of replicas: a process cannot have groups of two sizes.
 CUTS = [[12], [3, 3, 3, 3], [7, 1, 4, 0]]
 CASES: list[dict[str, Any]] = [
@@ -26,18 +23,8 @@ CASES: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def steps() -> list[list[list[Any]]]:
-    finished = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "replica_steps.py"), json.dumps(CASES),
-         json.dumps(CUTS)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr[-4000:]
-    return list(json.loads(finished.stdout.splitlines()[-1]))
+    printed = python_output("tests/replica_steps.py", json.dumps(CASES), json.dumps(CUTS))
+    return list(json.loads(printed.splitlines()[-1]))
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: f"{n}-{CASES[n]['kind']}")

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.tiny_run import python_output
 from tfrs_croloss.metrics import ShardedCatalogue, evaluate, exact_ranks
 
-ROOT = Path(__file__).resolve().parent.parent
 CASES: list[dict[str, Any]] = [
     {"num_items": 160, "seed": 1},
     {"num_items": 161, "seed": 2, "excluded": True},
@@ -28,17 +24,8 @@ CASES: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def results() -> list[dict[str, Any]]:
-    finished = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "replica_ranks.py"), json.dumps(CASES)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr[-4000:]
-    return list(json.loads(finished.stdout.splitlines()[-1]))
+    printed = python_output("tests/replica_ranks.py", json.dumps(CASES))
+    return list(json.loads(printed.splitlines()[-1]))
 
 
 @pytest.mark.parametrize("number", range(4), ids=lambda n: f"{CASES[n]['num_items']} items")

@@ -21,7 +21,7 @@ from pipelines.checkpoints import TrainingState
 from pipelines.errors import UserError
 from pipelines.settings import LAZY_FROM_ROWS, TrainSettings
 from pipelines.training import Segment, plan
-from tests.tiny_run import OPTIONS, run_step, start_step, tiny_data, tiny_run  # noqa: F401
+from tests.tiny_run import OPTIONS, run_step, start_step
 from tfrs_croloss import CROLoss, LambdaCROLoss
 from tfrs_croloss.optimizers import LazyAdam
 
@@ -44,7 +44,7 @@ def final_weights(run: Path) -> dict[str, np.ndarray]:
 # -------------------------------------------------------------------------------------- run folder
 
 
-def test_a_run_leaves_everything_behind(tiny_run: Path, tiny_data: Path) -> None:  # noqa: F811
+def test_a_run_leaves_everything_behind(tiny_run: Path, tiny_data: Path) -> None:
     config, result = read(tiny_run / "config.json"), read(tiny_run / "result.json")
     rows = read(tiny_run / "history.json")
     assert config["settings"]["rank_kernel"] == "sigmoid"
@@ -67,7 +67,7 @@ def test_a_run_leaves_everything_behind(tiny_run: Path, tiny_data: Path) -> None
     assert not leftovers
 
 
-def test_tensorboard_has_the_history(tiny_run: Path) -> None:  # noqa: F811
+def test_tensorboard_has_the_history(tiny_run: Path) -> None:
     (events,) = (tiny_run / "tensorboard").iterdir()
     found: dict[tuple[int, str], float] = {}
     for event in tf.compat.v1.train.summary_iterator(str(events)):
@@ -81,7 +81,7 @@ def test_tensorboard_has_the_history(tiny_run: Path) -> None:  # noqa: F811
 
 
 def test_a_finished_run_is_left_alone(
-    tiny_run: Path, tiny_data: Path, capsys: pytest.CaptureFixture[str]  # noqa: F811
+    tiny_run: Path, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = (tiny_run / "result.json").stat().st_mtime_ns
     run_step("train", "--data", tiny_data, "--out", tiny_run, *OPTIONS)
@@ -92,7 +92,7 @@ def test_a_finished_run_is_left_alone(
 
 
 def test_other_settings_need_overwrite(
-    tiny_run: Path, tiny_data: Path, capsys: pytest.CaptureFixture[str]  # noqa: F811
+    tiny_run: Path, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["train", "--data", str(tiny_data), "--out", str(tiny_run), *OPTIONS]
     assert main([*command, "--alpha", "1.4"]) == 2
@@ -102,7 +102,7 @@ def test_other_settings_need_overwrite(
 
 
 def test_overwrite_replaces_when_the_new_run_is_finished(
-    tiny_data: Path, tmp_path: Path  # noqa: F811
+    tiny_data: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
     command = ["train", "--data", tiny_data, "--out", out, *OPTIONS, "--max-steps", 3]
@@ -120,7 +120,7 @@ def test_overwrite_replaces_when_the_new_run_is_finished(
 
 
 def test_a_folder_of_something_else_is_not_touched(
-    tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]  # noqa: F811
+    tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "thesis.txt").write_text("")
     assert main(["train", "--data", str(tiny_data), "--out", str(tmp_path)]) == 2
@@ -132,7 +132,7 @@ def test_a_folder_of_something_else_is_not_touched(
 
 
 def test_a_killed_run_ends_as_if_nothing_had_happened(
-    tiny_data: Path, tmp_path: Path  # noqa: F811
+    tiny_data: Path, tmp_path: Path
 ) -> None:
     length = ["--max-steps", 150, "--steps-per-epoch", 60, "--early-stopping-patience", 0]
     options = [*OPTIONS, "--schedule", "cosine", *length]
@@ -183,7 +183,7 @@ def _wait_for_step(run: Path, step: int, process: Any) -> None:
 
 
 def test_two_processes_do_not_train_in_one_folder(
-    tiny_run: Path, tiny_data: Path, capsys: pytest.CaptureFixture[str]  # noqa: F811
+    tiny_run: Path, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from pipelines.rundir import exclusive
 
@@ -223,7 +223,7 @@ def test_early_stopping_counts_validations_without_a_new_best() -> None:
 
 
 def test_a_run_that_does_not_learn_is_stopped(
-    tiny_data: Path, tmp_path: Path  # noqa: F811
+    tiny_data: Path, tmp_path: Path
 ) -> None:
     run_step(
         *("train", "--data", tiny_data, "--out", tmp_path / "run", *OPTIONS),
@@ -242,7 +242,7 @@ def test_a_run_that_does_not_learn_is_stopped(
         "--kernel exponential --mixed-precision --exclude-history --monitor-average pairs",
     ],
 )
-def test_variants_train(options: str, tiny_data: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_variants_train(options: str, tiny_data: Path, tmp_path: Path) -> None:
     base = "--dim 8 --batch-size 32 --max-steps 5 --negatives-per-example 3".split()
     run_step("train", "--data", tiny_data, "--out", tmp_path / "run", *base, *options.split())
     (row,) = read(tmp_path / "run" / "history.json")
@@ -265,7 +265,7 @@ def test_variants_train(options: str, tiny_data: Path, tmp_path: Path) -> None: 
 def test_what_cannot_be_trained_is_one_line(
     options: str,
     message: str,
-    tiny_data: Path,  # noqa: F811
+    tiny_data: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -1,10 +1,11 @@
-"""A tiny synthetic log and a run trained on it, shared by the tests of the later steps."""
+"""What tests run: steps, programs, and a tiny synthetic log with a run trained on it."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,30 @@ def start_step(*arguments: object) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def python_output(
+    *arguments: object, environment: Mapping[str, str | None] | None = None
+) -> str:
+    """What a fresh Python process with these arguments prints; it must not fail.
+
+    Args:
+      *arguments: of the interpreter.
+      environment: variables that differ from those of this process; None for none.
+    """
+    variables: dict[str, str | None] = {**os.environ, "PYTHONPATH": str(ROOT)}
+    variables.update(environment or {})
+    finished = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env={name: value for name, value in variables.items() if value is not None},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr[-4000:]
+    return finished.stdout
 
 
 @pytest.fixture(scope="session")
