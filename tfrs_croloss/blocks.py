@@ -50,7 +50,10 @@ def has_fast_form(objective: Objective) -> TypeGuard[RankObjective]:
 
 
 def chunk_sums(
-    gaps: tf.Tensor, objective: RankObjective, candidate_weights: tf.Tensor | None
+    gaps: tf.Tensor,
+    objective: RankObjective,
+    candidate_weights: tf.Tensor | None,
+    bound: tf.Tensor | None = None,
 ) -> ChunkSums:
     """What one chunk adds.
 
@@ -58,6 +61,7 @@ def chunk_sums(
       gaps: ``[num_rows, chunk_size]``, ``NO_GAP`` where a candidate does not compete.
       objective: of built-in kernels.
       candidate_weights: broadcastable to ``gaps``, or None.
+      bound: a scalar that no gap is above, if one is known.
     """
     kernel, rank_kernel = objective.kernel, objective.rank_kernel
     summands = None
@@ -69,7 +73,7 @@ def chunk_sums(
     if isinstance(kernel, comparison.Exponential):
         counts = slopes = summands
     else:
-        counts, slopes = _counts_and_slopes(kernel, gaps)
+        counts, slopes = _counts_and_slopes(kernel, gaps, bound)
         if candidate_weights is not None:
             counts, slopes = counts * candidate_weights, slopes * candidate_weights
     slope_sums = tf.reduce_sum(slopes, axis=-1)
@@ -143,7 +147,7 @@ def losses_and_factors(
 
 
 def _counts_and_slopes(
-    kernel: comparison.ComparisonKernel, gaps: tf.Tensor
+    kernel: comparison.ComparisonKernel, gaps: tf.Tensor, bound: tf.Tensor | None
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The kernel and its derivative at every gap, from one exponential where they need one."""
     if isinstance(kernel, comparison.Sigmoid):
@@ -152,6 +156,8 @@ def _counts_and_slopes(
     if isinstance(kernel, comparison.Hinge):
         counts = kernel(gaps)
         return counts, tf.sign(counts)
+    if isinstance(kernel, comparison.Softplus):
+        return kernel.value_and_derivative(gaps, bound)
     return kernel.value_and_derivative(gaps)
 
 

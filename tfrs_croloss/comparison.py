@@ -267,17 +267,30 @@ class Softplus(ComparisonKernel):
     def derivative(self, gaps: tf.Tensor) -> tf.Tensor:
         return tf.sigmoid(gaps)
 
-    def value_and_derivative(self, gaps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Both from one exponential."""
+    def value_and_derivative(
+        self, gaps: tf.Tensor, bound: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Both from one exponential.
+
+        Args:
+          gaps: of any shape.
+          bound: a scalar that no gap is above, if one is known: it spares a pass over the gaps.
+        """
 
         def of(exponential: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return tf.math.log1p(exponential), exponential / (1.0 + exponential)
+            # The soft sign of x is x / (1 + x) from zero on.
+            return tf.math.log1p(exponential), tf.math.softsign(exponential)
+
+        def all_small() -> tf.Tensor:
+            return tf.reduce_max(gaps) <= _LARGE_GAP
 
         def with_large_gaps() -> tuple[tf.Tensor, tf.Tensor]:
             counts, slopes = of(tf.exp(tf.minimum(gaps, _LARGE_GAP)))
             return tf.maximum(counts, gaps), slopes
 
-        are_small = tf.reduce_max(gaps) <= _LARGE_GAP
+        are_small = all_small() if bound is None else tf.cond(
+            bound <= _LARGE_GAP, lambda: tf.constant(True), all_small
+        )
         return tf.cond(are_small, lambda: of(tf.exp(gaps)), with_large_gaps)
 
 

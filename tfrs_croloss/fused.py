@@ -22,7 +22,7 @@ from tfrs_croloss.rank import RankEstimator
 # A chunk's scores and what is made of them should stay in the processor's cache.
 _CHUNK_BYTES = 6 * 2**20
 # The gradient of all candidates is written once per block, so that blocks should not be too thin.
-_LEAST_ROWS = 64
+_LEAST_ROWS = 40
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ def weighted_loss(
       row_weights: ``[num_queries]``.
       objective: of built-in kernels.
       competition: who competes with whom.
-      memory_budget: in bytes, for the slopes of one block. By default they take 6 MB, or what 64
+      memory_budget: in bytes, for the slopes of one block. By default they take 6 MB, or what 40
         queries take where that is more.
 
     Returns:
@@ -131,6 +131,7 @@ def _blocked(
     )
     chunks = [_Chunk(candidates, first, last) for first, last in zip(bounds, bounds[1:])]
     num_blocks = -(-num_queries // size)
+    bound = 2.0 * _longest(queries) * _longest(candidates)
     # Rows of zeros fill the last block, so that every block has one shape, which XLA needs.
     filling = num_blocks * size - num_queries
     queries = tf.pad(queries, [[0, filling], [0, 0]])
@@ -164,7 +165,7 @@ def _blocked(
             with tf.control_dependencies([s.slope_sums for s in sums[-1:]]):
                 scores = tf.matmul(block_queries, chunk.rows, transpose_b=True)
                 gaps = rivals.gaps(chunk, scores)
-                sums.append(chunk_sums(gaps, objective, chunk.columns_of(weights)))
+                sums.append(chunk_sums(gaps, objective, chunk.columns_of(weights), bound))
         estimator = competition.estimator(rivals.count)
         losses, factors = losses_and_factors(sums, objective, estimator)
         losses = tf.where(tf.math.is_nan(positive), positive, losses)
@@ -207,6 +208,11 @@ def _blocked(
         candidate_gradient, positive_columns[:, tf.newaxis], pulled
     )
     return value, query_gradient, candidate_gradient
+
+
+def _longest(vectors: tf.Tensor) -> tf.Tensor:
+    """The length of the longest vector; infinite or NaN where it does not fit the type."""
+    return tf.sqrt(tf.reduce_max(tf.reduce_sum(tf.square(vectors), axis=-1)))
 
 
 class _Chunk:
