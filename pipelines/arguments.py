@@ -1,10 +1,19 @@
-"""Types of command-line arguments; what does not fit is an error that says what would."""
+"""Types of command-line arguments, and options that several steps take.
+
+What does not fit a type is an error that says what would.
+"""
 
 from __future__ import annotations
 
 import argparse
 
 SEPARATORS = {"tab": "\t", r"\t": "\t", "space": " ", "comma": ","}
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--run`` and ``--data``, for the steps that read a run: ``run_folder`` and ``data``."""
+    parser.add_argument("--run", dest="run_folder", required=True, help="folder of the run")
+    parser.add_argument("--data", help="the run's prepared data, if it has moved")
 
 
 def separator(text: str) -> str:

@@ -26,7 +26,7 @@ from tfrs_croloss.vector_files import VectorFiles, read_shards, write_shard
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this step."""
-    parser.add_argument("--run", dest="run_folder", required=True, help="folder of the run")
+    arguments.add_run(parser)
     parser.add_argument("--out", required=True, help="folder of the vectors")
     parser.add_argument(
         "--shards",
@@ -44,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="remove shards of another run, step or number of shards from the folder",
     )
-    parser.add_argument("--data", help="the run's prepared data, if it has moved")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -38,7 +38,7 @@ BASELINES = ("popularity", "random", *LOSSES)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this step."""
-    parser.add_argument("--run", dest="run_folder", required=True, help="folder of the run")
+    arguments.add_run(parser)
     parser.add_argument(
         "--cutoffs",
         nargs="+",
@@ -62,7 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="to compare with (popularity random); the losses are trained with the run's other "
         "settings, once, into RUN/baselines",
     )
-    parser.add_argument("--data", help="the run's prepared data, if it has moved")
     strategies.add_arguments(parser, "evaluate")
 
 

@@ -41,7 +41,7 @@ INDEXES = ("brute_force", "partitioned", "scann")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this step."""
-    parser.add_argument("--run", dest="run_folder", required=True, help="folder of the run")
+    arguments.add_run(parser)
     parser.add_argument("--out", required=True, help="folder of the model; versions go into it")
     parser.add_argument(
         "--index",
@@ -79,7 +79,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder that 'embed' has written: the index is built from its files, and the vectors "
         "are held once (they are computed here)",
     )
-    parser.add_argument("--data", help="the run's prepared data, if it has moved")
 
 
 def run(args: argparse.Namespace) -> None:
