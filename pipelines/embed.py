@@ -19,7 +19,7 @@ from pipelines.checkpoints import best_checksum, restore_best
 from pipelines.errors import UserError
 from pipelines.folders import versions
 from pipelines.progress import Phases
-from pipelines.rundir import Run
+from pipelines.rundir import Run, training_differences
 from tfrs_croloss.models import BLOCK_SIZE, TwoTowerModel
 from tfrs_croloss.vector_files import VectorFiles, read_shards, write_shard
 
@@ -181,14 +181,7 @@ def _make_room(out: Path, origin: dict[str, Any], num_shards: int, overwrite: bo
 
 
 def _differences(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    old, new = there.get("settings", {}), now["settings"]
-    found = [
-        f"{name}: {old.get(name)!r} there, {new.get(name)!r} now"
-        for name in sorted({*old, *new})
-        if old.get(name) != new.get(name)
-    ]
-    if there.get("data_checksum") != now["data_checksum"]:
-        found.append("other data")
+    found = training_differences(there, now)
     if there.get("step") != now["step"]:
         found.append(f"weights of step {there.get('step')} there, {now['step']} now")
     if not found and there != now:

@@ -82,6 +82,28 @@ def data_checksum(data: PreparedData) -> str:
     return hashlib.sha256(listing.encode()).hexdigest()
 
 
+def training_differences(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """In which settings two records differ, in words, and whether in their data.
+
+    >>> old = {"settings": {"dim": 8, "seed": 1}, "data_checksum": "a"}
+    >>> training_differences(old, {"settings": {"dim": 16, "seed": 1}, "data_checksum": "b"})
+    ['dim: 8 there, 16 now', 'other data']
+
+    Args:
+      there: what was found, with ``settings`` and ``data_checksum``; either may be missing.
+      now: what is wanted.
+    """
+    old, new = there.get("settings", {}), now["settings"]
+    found = [
+        f"{name}: {old.get(name)!r} there, {new.get(name)!r} now"
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name)
+    ]
+    if there.get("data_checksum") != now["data_checksum"]:
+        found.append("other data")
+    return found
+
+
 def configure(
     path: Path,
     data: PreparedData,
@@ -167,14 +189,7 @@ def _existing(path: Path, config: dict[str, Any]) -> Run:
 
 
 def _differences(existing: dict[str, Any], config: dict[str, Any]) -> list[str]:
-    old, new = existing.get("settings", {}), config["settings"]
-    found = [
-        f"{name}: {old.get(name)!r} there, {new.get(name)!r} now"
-        for name in sorted({*old, *new})
-        if old.get(name) != new.get(name)
-    ]
-    if existing.get("data_checksum") != config["data_checksum"]:
-        found.append("other data")
+    found = training_differences(existing, config)
     names = existing.get("strategy", {}).get("name", "none"), config["strategy"]["name"]
     if names[0] != names[1] and "parameter-server" in names:
         found.append(f"--strategy: {names[0]} there, {names[1]} now")
