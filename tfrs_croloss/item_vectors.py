@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfrs_croloss import _checks, counting, replicas
+from tfrs_croloss import _checks, counting, replicas, vector_shards
 
 _LARGEST_SQUARED = 1e18
 
@@ -200,8 +200,7 @@ class ShardedCatalogue(Catalogue):
         """The first item of this replica's part, and the one after its last."""
         context = tf.distribute.get_replica_context()
         replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
-        count = replicas.count()
-        return self.num_items * replica // count, self.num_items * (replica + 1) // count
+        return vector_shards.shard_rows(replica, replicas.count(), self.num_items)
 
     def _local(self, values: Any) -> np.ndarray:
         """What every replica has, on the first of this process."""

@@ -80,6 +80,8 @@ class Shard:
 def shard_rows(shard: int, num_shards: int, num_items: int) -> tuple[int, int]:
     """The first row of a shard, and the one after its last. Sizes differ by at most one.
 
+    The number of the shard may be an int64 tensor, and both rows are such tensors then.
+
     >>> [shard_rows(shard, 3, 10) for shard in range(3)]
     [(0, 3), (3, 6), (6, 10)]
     """
