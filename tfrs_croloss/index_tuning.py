@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfrs_croloss import _checks
-from tfrs_croloss.indexes import BruteForceIndex, Index, whole_setting
+from tfrs_croloss.indexes import BruteForceIndex, Index, LeafIndex, whole_setting
 from tfrs_croloss.partitioned import PartitionedIndex
 from tfrs_croloss.scann_index import ScannIndex
 
@@ -240,7 +240,7 @@ def tune(
     tried: list[Measurement] = []
     reached: list[tuple[Index, _Reached]] = []
     for candidate in _builds(index, item_embeddings) if rebuild else [index]:
-        leaves = getattr(candidate, "num_leaves", 1)
+        leaves = candidate.num_leaves if isinstance(candidate, LeafIndex) else 1
         most = min(leaves, whole_setting("max_leaves_to_search", max_leaves_to_search, leaves))
         tuner = _Tuner(candidate, exact, check, target, tried, on_progress)
         reached += [(candidate, one) for one in tuner.reaching(most)]
@@ -332,7 +332,7 @@ class _Tuner:
 def _builds(index: Index, item_embeddings: Any) -> Iterator[Index]:
     """The index, then others of its kind."""
     yield index
-    if not isinstance(index, (PartitionedIndex, ScannIndex)) or index.num_leaves < 2:
+    if not isinstance(index, LeafIndex) or index.num_leaves < 2:
         return
     variants: list[dict[str, Any]] = [
         {"num_leaves": max(index.num_leaves // 2, 1)},
@@ -355,7 +355,7 @@ def _reorder_sizes(index: Index, num: int) -> list[dict[str, int]]:
 
 def _set(index: Index, settings: dict[str, int]) -> None:
     """Sets an index that has settings."""
-    if isinstance(index, (PartitionedIndex, ScannIndex)):
+    if isinstance(index, LeafIndex):
         for name, value in settings.items():
             setattr(index, name, value)
 

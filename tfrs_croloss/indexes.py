@@ -122,6 +122,10 @@ class LeafIndex(Index):
         value = whole_setting("leaves_to_search", value, 1)
         self._leaves_to_search.assign(min(value, self.num_leaves))
 
+    @abc.abstractmethod
+    def build_options(self) -> dict[str, Any]:
+        """Options that build this index again, but for its leaves."""
+
 
 class BruteForceIndex(Index):
     """Scores every item for every query, some queries at a time.

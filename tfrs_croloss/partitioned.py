@@ -107,7 +107,7 @@ class PartitionedIndex(LeafIndex):
         }
 
     def build_options(self) -> dict[str, Any]:
-        """Options that build this index again, but for its leaves."""
+        """See `LeafIndex.build_options`."""
         return {"seed": self._seed}
 
     @tf.function(

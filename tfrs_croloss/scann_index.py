@@ -170,7 +170,7 @@ class ScannIndex(LeafIndex):
         }
 
     def build_options(self) -> dict[str, Any]:
-        """Options that build this index again, but for its leaves."""
+        """See `LeafIndex.build_options`."""
         return dict(self._options)
 
     @tf.function(
