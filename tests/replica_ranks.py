@@ -48,6 +48,8 @@ def ranks(case: dict[str, Any], strategy: Any) -> dict[str, Any]:
     parts = strategy.experimental_local_results(catalogue._parts)
     return {
         "sizes": [len(part) for part in parts],
+        "lengths": np.linalg.norm(table, axis=1).tolist(),
+        "longest": [catalogue.longest_item, catalogue.largest_norm],
         "in_parts": exact_ranks(queries, catalogue, positives, **options).tolist(),
         "in_one": exact_ranks(queries, table, positives, **options).tolist(),
     }

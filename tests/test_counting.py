@@ -185,7 +185,15 @@ def test_other_float_types(dtype):
     [
         ({"query_embeddings": [[1.0], [np.nan]]}, "`query_embeddings`.*row 1"),
         ({"candidate_embeddings": [[1.0], [2.0], [np.inf]]}, "`candidate_embeddings`.*row 2"),
-        ({"query_embeddings": [[1e30], [1.0]], "candidate_embeddings": [[1e30]] * 3}, "float32"),
+        (
+            {"query_embeddings": [[1.0], [1e30]], "candidate_embeddings": [[1.0], [2.0], [1e30]]},
+            r"float32.* 1e\+30 \(query row 1\) and 1e\+30 \(item 2\)",
+        ),
+        (
+            # Below what overflows when squared.
+            {"query_embeddings": [[2e9], [1.0]], "candidate_embeddings": [[1.0], [1e30], [2.0]]},
+            r"float32.* 2e\+09 \(query row 0\) and 1e\+30 \(item 1\)",
+        ),
         ({"query_embeddings": [[1.0, 2.0]] * 2}, "same dim.*2 and 1"),
         ({"query_embeddings": [1.0, 2.0]}, r"shape \[rows, dim\]"),
         ({"query_embeddings": [[1], [2]]}, "should be floats"),

@@ -37,6 +37,8 @@ def test_ranks_over_four_parts_are_those_over_the_whole(
     assert max(result["sizes"]) - min(result["sizes"]) <= 1
     assert len(set(result["in_one"])) > 1
     assert result["in_parts"] == result["in_one"]
+    item, length = result["longest"]
+    assert [result["lengths"][item], length] == pytest.approx([max(result["lengths"])] * 2)
 
 
 def test_the_first_item_that_is_not_finite_is_named(results: list[dict[str, Any]]) -> None:

@@ -21,11 +21,13 @@ class Catalogue(abc.ABC):
       num_items: how many there are.
       dim: of a vector.
       largest_norm: the largest length of a vector.
+      longest_item: the first item whose vector has that length.
     """
 
     num_items: int
     dim: int
     largest_norm: float
+    longest_item: int
 
     @abc.abstractmethod
     def scores(self, queries: tf.Tensor, item_ids: np.ndarray) -> np.ndarray:
@@ -51,7 +53,7 @@ class HeldCatalogue(Catalogue):
     def __init__(self, vectors: Any) -> None:
         self._vectors = check_embeddings(vectors, "candidate_embeddings")
         self.num_items, self.dim = (int(size) for size in self._vectors.shape)
-        self.largest_norm = largest_norm(self._vectors)
+        self.largest_norm, self.longest_item = longest(self._vectors)
 
     def scores(self, queries: tf.Tensor, item_ids: np.ndarray) -> np.ndarray:
         """See `Catalogue.scores`."""
@@ -143,7 +145,7 @@ class ShardedCatalogue(Catalogue):
         """
         self._parts, summaries = self._embed_parts()
         self.dim = int(self._strategy.experimental_local_results(self._parts)[0].shape[1])
-        num_bad, first_bad, norms = np.transpose(self._local(summaries))
+        num_bad, first_bad, norms, longest_items = np.transpose(self._local(summaries))
         if num_bad.sum():
             raise ValueError(
                 "`embed_items` should give finite float32 numbers. Received: "
@@ -151,6 +153,7 @@ class ShardedCatalogue(Catalogue):
                 f"of them of item {first_bad[num_bad > 0].min():.0f}. Did training diverge?"
             )
         self.largest_norm = float(norms.max())
+        self.longest_item = int(longest_items[norms.argmax()])
 
     def scores(self, queries: tf.Tensor, item_ids: np.ndarray) -> np.ndarray:
         """See `Catalogue.scores`."""
@@ -234,13 +237,19 @@ def _in_blocks(
 
 
 def _summary_of_all(vectors: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
-    """For each replica: how many rows are not finite, the first such item, the largest length."""
+    """Of each replica, ``[num_replicas, 4]`` float64.
+
+    How many rows are not finite, the first such item, the largest length, the first item of it.
+    """
     bad = tf.logical_not(tf.reduce_all(tf.math.is_finite(vectors), axis=1))
-    lengths = tf.boolean_mask(counting.norms(vectors), tf.logical_not(bad))
+    lengths = tf.where(bad, tf.constant(0.0, tf.float64), counting.norms(vectors))
+    # One row more, for a replica that has none.
+    flags, lengths = tf.pad(tf.cast(bad, tf.float64), [[0, 1]]), tf.pad(lengths, [[0, 1]])
     own = [
-        tf.cast(tf.math.count_nonzero(bad), tf.float64),
-        tf.cast(first + tf.argmax(tf.pad(tf.cast(bad, tf.int32), [[0, 1]])), tf.float64),
-        tf.reduce_max(tf.concat([lengths, [0.0]], axis=0)),
+        tf.reduce_sum(flags),
+        tf.cast(first + tf.argmax(flags), tf.float64),
+        tf.reduce_max(lengths),
+        tf.cast(first + tf.argmax(lengths), tf.float64),
     ]
     if replicas.count() == 1:
         return tf.stack([own])
@@ -266,8 +275,10 @@ def check_embeddings(values: Any, name: str) -> tf.Tensor:
     return tensor
 
 
-def largest_norm(rows: tf.Tensor) -> float:
-    """The largest length of a row."""
-    norm = float(tf.reduce_max(tf.math.reduce_euclidean_norm(rows, axis=1)))
+def longest(rows: tf.Tensor) -> tuple[float, int]:
+    """The largest length of a row, and the first row that has it."""
+    norms = tf.math.reduce_euclidean_norm(rows, axis=1).numpy()
     # Squares that overflow float32 need not mean scores that do.
-    return norm if norm < _LARGEST_SQUARED else float(tf.reduce_max(counting.norms(rows)))
+    if not norms.max() < _LARGEST_SQUARED:
+        norms = counting.norms(rows).numpy()
+    return float(norms.max()), int(norms.argmax())

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfrs_croloss import _pairs
 from tfrs_croloss.counting import LARGEST_BLOCK, RESCORED_AT_ONCE
-from tfrs_croloss.item_vectors import Catalogue, as_catalogue, check_embeddings, largest_norm
+from tfrs_croloss.item_vectors import Catalogue, as_catalogue, check_embeddings, longest
 
 _LARGEST_SCORE = 1e38
 
@@ -133,10 +133,10 @@ def _check_scores(queries: tf.Tensor, catalogue: Catalogue) -> None:
             "`query_embeddings` and `candidate_embeddings` should have the same dim. "
             f"Received: {queries.shape[1]} and {catalogue.dim}."
         )
-    query_norm = largest_norm(queries)
+    query_norm, query_row = longest(queries)
     if query_norm * catalogue.largest_norm > _LARGEST_SCORE:
         raise ValueError(
             "Scores should fit into float32. Received: embeddings of norm up to "
-            f"{query_norm:.3g} (queries) and {catalogue.largest_norm:.3g} (candidates). "
-            "Normalize the embeddings or scale them down."
+            f"{query_norm:.3g} (query row {query_row}) and {catalogue.largest_norm:.3g} (item "
+            f"{catalogue.longest_item}). Normalize the embeddings or scale them down."
         )
