@@ -233,7 +233,8 @@ def test_a_failure_leaves_nothing_that_looks_complete(tmp_path: Path, rows: np.n
             tmp_path, 0, embed, num_shards=1, num_items=NUM_ITEMS, dim=DIM, origin={}, block_size=7
         )
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ValueError, match=r"shape \(7, 4\) for the rows 0 to 7. Received: \(7, 3\)"):
+    message = r"shape \(7, 4\) for the rows 0 to 7. Received: \(7, 3\). Return one row for each"
+    with pytest.raises(ValueError, match=message):
         write_shard(
             tmp_path, 0, lambda first, last: rows[first:last], num_shards=1, num_items=NUM_ITEMS,
             dim=4, origin={}, block_size=7,
@@ -302,12 +303,15 @@ def test_a_killed_writer_leaves_its_place_to_the_next(tmp_path: Path, rows: np.n
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"shard": 4}, "`shard` should be from 0 to 3. Received: 4"),
-        ({"shard": -1}, "`shard` should be from 0"),
-        ({"num_shards": 0}, "`num_shards` should be at least 1"),
-        ({"num_items": 0}, "`num_items` should be at least 1"),
-        ({"dim": 0}, "`dim` should be at least 1"),
-        ({"block_size": 0}, "`block_size` should be at least 1"),
+        ({"shard": 4}, "`shard` should be .* from 0 to 3. Received: 4. Number the shards"),
+        ({"shard": -1}, "`shard` should be a whole number from 0"),
+        ({"shard": 0.5}, "`shard` should be a whole number from 0"),
+        ({"num_shards": 0}, "`num_shards` should be .* at least 1. Received: 0. Pass how many"),
+        ({"num_items": 0}, "`num_items` should be .* at least 1. Received: 0. Pass the number"),
+        ({"num_items": 2.5}, "`num_items` should be a whole number"),
+        ({"dim": 0}, "`dim` should be .* at least 1. Received: 0. Pass the number"),
+        ({"block_size": 0}, "`block_size` should be .* at least 1. Received: 0. Leave it out"),
+        ({"block_size": True}, "`block_size` should be a whole number"),
     ],
 )
 def test_sizes_out_of_range_are_refused(

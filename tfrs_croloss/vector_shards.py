@@ -14,6 +14,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from tfrs_croloss import _checks
+
 try:
     import fcntl
 except ImportError:  # Windows: nothing keeps two processes from writing one shard.
@@ -126,7 +128,8 @@ def write_shard(
       ValueError: for arguments out of range, vectors of another shape, or if another process is
         writing the shard.
     """
-    _check_sizes(shard, num_shards, num_items, dim, block_size)
+    num_shards, num_items, dim, block_size = _check_sizes(num_shards, num_items, dim, block_size)
+    shard = _check_number(shard, num_shards)
     first, last = shard_rows(shard, num_shards, num_items)
     path = Path(folder) / f"vectors-{shard:05d}-of-{num_shards:05d}.npy"
     # As it will be read again: tuples are lists there.
@@ -167,17 +170,26 @@ def read_shards(folder: Folder) -> list[Shard]:
     return [_read_description(path / name) for name in names]
 
 
-def _check_sizes(shard: int, num_shards: int, num_items: int, dim: int, block_size: int) -> None:
-    for name, value in (
-        ("num_shards", num_shards),
-        ("num_items", num_items),
-        ("dim", dim),
-        ("block_size", block_size),
-    ):
-        if value < 1:
-            raise ValueError(f"`{name}` should be at least 1. Received: {value}.")
-    if not 0 <= shard < num_shards:
-        raise ValueError(f"`shard` should be from 0 to {num_shards - 1}. Received: {shard}.")
+def _check_sizes(
+    num_shards: int, num_items: int, dim: int, block_size: int
+) -> tuple[int, int, int, int]:
+    """The sizes as ints, which can be written as JSON."""
+    whole = _checks.whole_number
+    return (
+        whole("num_shards", num_shards, remedy="Pass how many files the matrix is divided into."),
+        whole("num_items", num_items, remedy="Pass the number of rows of the matrix."),
+        whole("dim", dim, remedy="Pass the number of columns of the matrix."),
+        whole("block_size", block_size, remedy="Leave it out for the default."),
+    )
+
+
+def _check_number(shard: int, num_shards: int) -> int:
+    if shard not in range(num_shards):
+        raise ValueError(
+            f"`shard` should be a whole number from 0 to {num_shards - 1}. Received: {shard!r}. "
+            "Number the shards from 0, and pass as `num_shards` how many there are."
+        )
+    return int(shard)
 
 
 def _is_complete(path: Path, wanted: tuple[Any, ...]) -> bool:
@@ -243,7 +255,8 @@ def _write_rows(
         if block.shape != (end - start, dim):
             raise ValueError(
                 f"`embed` should return vectors of the shape {(end - start, dim)} for the rows "
-                f"{start} to {end}. Received: {block.shape}."
+                f"{start} to {end}. Received: {block.shape}. Return one row for each number from "
+                "the first up to, not including, the last, and pass its columns as `dim`."
             )
         digest.update(block.data)
         file.write(block.data)
