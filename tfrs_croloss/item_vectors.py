@@ -223,7 +223,8 @@ def _in_blocks(
         ids = tf.range(start, tf.minimum(start + block_size, last))
         return tf.cast(embed_items(ids), tf.float32)
 
-    # Also where a replica has no item at all, there has to be one block to know the width by.
+    # `concat` takes the width from the blocks, and fails where there are none. So a replica without
+    # items embeds one block of no rows.
     num_blocks = tf.maximum(num_blocks, 1)
     blocks = tf.TensorArray(tf.float32, num_blocks, infer_shape=False)
     _, blocks = tf.while_loop(
