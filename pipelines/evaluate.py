@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from pipelines import arguments, strategies
 from pipelines.assembly import build_model
@@ -93,7 +92,7 @@ def _contenders(
         print(f"note: {evaluated.path} is not finished; this is its best validation so far.")
     users = evaluation_users(data, args.split, evaluated.settings)
     ranks = {
-        "model": trained_ranks(evaluated, data, users, args.exclude_history, cluster.strategy)
+        "model": trained_ranks(evaluated, data, users, args.exclude_history, cluster)
     }
     titles = {"model": evaluated.settings.loss_title}
     for name in dict.fromkeys(args.baselines):
@@ -132,15 +131,17 @@ def trained_ranks(
     data: PreparedData,
     users: EvaluationInput,
     exclude_history: bool,
-    strategy: tf.distribute.Strategy | None = None,
+    cluster: strategies.Cluster | None = None,
 ) -> np.ndarray:
     """Ranks ``[num_pairs]`` of the users' targets by the best weights of a run."""
-    strategy = strategy or tf.distribute.get_strategy()
+    cluster = cluster or strategies.Cluster()
     num_users = data.split("train").num_users
-    with strategy.scope():
+    with cluster.strategy.scope():
         model = build_model(trained.settings, data.num_items, num_users=num_users)
         restore_best(trained.path, model)
-    shared = shared_catalogue(model, data.num_items, strategy)
+    shared = shared_catalogue(model, data.num_items, cluster.strategy)
+    if shared is not None and cluster.is_chief:
+        print(f"catalogue: {shared.num_items:,} items, shared by {shared.num_parts} replicas")
     return model_ranks(model, users, data.num_items, exclude_history, shared)
 
 

@@ -192,12 +192,14 @@ def test_replicas_follow_the_curve_of_one(
 
 
 def test_replicas_that_share_the_catalogue_find_the_recall_of_one(
-    alone: Path, tiny_data: Path
+    alone: Path, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     together = Processes(tiny_data, alone)
-    together.wait(together.start("--strategy", "mirrored", "--replicas", 3, step="evaluate"))
+    process = together.start("--strategy", "mirrored", "--replicas", 3, step="evaluate")
+    assert "items, shared by 3 replicas" in together.wait(process)
     found = measured(alone)
     run_step("evaluate", "--run", alone, "--cutoffs", 10, "--exclude-history")
+    assert "shared by" not in capsys.readouterr().out
     assert found == measured(alone)
 
 
@@ -214,8 +216,10 @@ def test_two_processes_follow_the_curve_of_one_and_only_the_chief_writes(
     assert json.loads((processes.out / "result.json").read_text())["strategy"]["workers"] == 2
 
     cluster = processes.start_cluster("multi-worker", step="evaluate", worker=2)
-    assert "over pairs" in processes.wait(cluster["worker 0"])
-    assert "over pairs" not in processes.wait(cluster["worker 1"])
+    printed = processes.wait(cluster["worker 0"])
+    assert "items, shared by 2 replicas" in printed and "over pairs" in printed
+    printed = processes.wait(cluster["worker 1"])
+    assert "shared by" not in printed and "over pairs" not in printed
     found = measured(processes.out)
     run_step("evaluate", "--run", processes.out, "--cutoffs", 10, "--exclude-history")
     assert found == measured(processes.out)

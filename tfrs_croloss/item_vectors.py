@@ -91,8 +91,8 @@ class ShardedCatalogue(Catalogue):
     >>> catalogue = ShardedCatalogue(
     ...     tf.distribute.get_strategy(), lambda item_ids: tf.gather(table, item_ids), num_items=4
     ... )
-    >>> catalogue.num_items, catalogue.dim
-    (4, 2)
+    >>> catalogue.num_items, catalogue.dim, catalogue.num_parts
+    (4, 2, 1)
 
     Args:
       strategy: such as `tf.distribute.MirroredStrategy` or
@@ -101,6 +101,9 @@ class ShardedCatalogue(Catalogue):
         in the context of a replica, where it finds that replica's variables.
       num_items: the ids are from 0 up to, not including, this number.
       block_size: items that are embedded at a time.
+
+    Attributes:
+      num_parts: how many replicas share it.
 
     Raises:
       ValueError: for vectors that are not finite, naming the first such item.
@@ -120,6 +123,7 @@ class ShardedCatalogue(Catalogue):
             "block_size", block_size, remedy="Leave it out for the default."
         )
         self._strategy = strategy
+        self.num_parts = int(strategy.num_replicas_in_sync)
 
         def embed_part() -> tuple[tf.Tensor, tf.Tensor]:
             first, last = self._bounds()
