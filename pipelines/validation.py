@@ -74,7 +74,8 @@ class Validator:
         """Ranks among sampled candidates, in the training batches that come next."""
         if self._probe_function is None:
 
-            @tf.function
+            # Rewriting what does not branch on a tensor would take longer than all else here.
+            @tf.function(autograph=False)
             def probe(number: tf.Tensor) -> dict[str, tf.Tensor]:
                 features = self._input.batch(number)
                 queries, candidates, _, mask = model.scored_batch(features)

@@ -308,6 +308,8 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
             and (self._num_hard_negatives is None or self._num_hard_negatives <= 0)
         )
 
+    # Nothing here branches on a tensor, and rewriting it all would take most of a first step.
+    @tf.autograph.experimental.do_not_convert
     def _fused_loss(
         self,
         query_embeddings: tf.Tensor,
