@@ -128,7 +128,9 @@ class Bookkeeper(tf.keras.callbacks.Callback):
         self.model.loss_tracker.reset_state()
         self._save()
         self._records.write(state.rows)
-        if time.monotonic() - self._last_picture > _SECONDS_BETWEEN_PICTURES:
+        # The last one is drawn when training is over.
+        due = time.monotonic() - self._last_picture > _SECONDS_BETWEEN_PICTURES
+        if due and state.stopped is None:
             self._records.draw(state.rows, settings.monitor)
             self._last_picture = time.monotonic()
         self._print(row)
