@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-NUM_ITEMS, BATCH, PER_EXAMPLE, DIM, MOST_REPLICAS = 40, 12, 2, 8, 4
+NUM_ITEMS, BATCH, PER_EXAMPLE, DIM, NUM_REPLICAS = 40, 12, 2, 8, 4
 
 
 def mirrored_strategy(num_replicas: int) -> tf.distribute.Strategy:
@@ -25,26 +25,24 @@ def mirrored_strategy(num_replicas: int) -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(num_replicas)])
 
 
-def distributed(strategy: Any, sizes: list[int], array: np.ndarray, per_example: int = 1) -> Any:
-    """The replicas' parts of an array with ``per_example`` rows for each example."""
-    ends = np.cumsum(sizes) * per_example
-    starts = ends - np.array(sizes) * per_example
+def own_part(sizes: tf.Tensor, array: np.ndarray) -> tf.Tensor:
+    """This replica's part of an array with some rows for each example.
 
-    def part(context: Any) -> tf.Tensor:
-        replica = context.replica_id_in_sync_group
-        return tf.constant(array[starts[replica] : ends[replica]])
+    Args:
+      sizes: how many examples each replica has.
+      array: of the whole batch.
+    """
+    per_example = len(array) // BATCH
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    end = tf.cumsum(sizes)[replica] * per_example
+    return tf.constant(array)[end - sizes[replica] * per_example : end]
 
-    if len(sizes) == 1:
-        return tf.constant(array)
-    return strategy.experimental_distribute_values_from_function(part)
 
-
-def run(case: dict[str, Any], sizes: list[int], mirrored: Any) -> list[np.ndarray]:
-    """The loss of the whole batch and its gradients."""
+def run(case: dict[str, Any], cuts: list[list[int]], strategy: Any) -> list[list[np.ndarray]]:
+    """For each way to cut the batch, its loss and gradients. All are of one number of replicas."""
     import tfrs_croloss
     from tfrs_croloss.models import HistoryTower, ItemEmbedding, ItemTower, TwoTowerModel
 
-    strategy = mirrored if len(sizes) > 1 else tf.distribute.get_strategy()
     random = np.random.default_rng(3)
     history = random.integers(0, NUM_ITEMS, (BATCH, 5))
     positives = random.integers(0, NUM_ITEMS, BATCH)
@@ -103,35 +101,40 @@ def run(case: dict[str, Any], sizes: list[int], mirrored: Any) -> list[np.ndarra
             known_positive_ids=tf.gather(names, known_ids),
         )
 
-    def step(*inputs: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    arrays = (history, positives, negatives, known, weights, np.arange(BATCH))
+
+    def step(sizes: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape() as tape:
-            value = compute(*inputs)
+            value = compute(*(own_part(sizes, array) for array in arrays))
         gradients = [tf.convert_to_tensor(one) for one in tape.gradient(value, variables)]
         context = tf.distribute.get_replica_context()
         if context.num_replicas_in_sync > 1:
             value, *gradients = context.all_reduce("SUM", [value, *gradients])
         return value, gradients
 
-    arrays = (history, positives, negatives, known, weights, np.arange(BATCH))
-    inputs = tuple(
-        distributed(strategy, sizes, array, len(array) // BATCH) for array in arrays
-    )
-    value, gradients = tf.function(lambda: strategy.run(step, args=inputs))()
-    return [
-        np.asarray(strategy.experimental_local_results(tensor)[0])
-        for tensor in (value, *gradients)
-    ]
+    # The sizes are a tensor, so that one function serves all cuts: tracing it is what takes long.
+    compiled = tf.function(lambda sizes: strategy.run(step, args=(sizes,)))
+
+    def results(sizes: list[int]) -> list[np.ndarray]:
+        value, gradients = compiled(tf.constant(sizes))
+        return [
+            np.asarray(strategy.experimental_local_results(tensor)[0])
+            for tensor in (value, *gradients)
+        ]
+
+    return [results(sizes) for sizes in cuts]
 
 
 def main(cases: str, cuts: str) -> None:
-    """Prints a list with an entry for each case, a list with an entry for each cut."""
+    """Prints a list with an entry for each case: a list of the whole batch, then of each cut."""
     # One for all: the exchanges of a second one would be taken for those of the first.
-    mirrored = mirrored_strategy(MOST_REPLICAS)
+    mirrored = mirrored_strategy(NUM_REPLICAS)
+    alone = tf.distribute.get_strategy()
     results = [
-        [[tensor.tolist() for tensor in run(case, sizes, mirrored)] for sizes in json.loads(cuts)]
+        run(case, [[BATCH]], alone) + run(case, json.loads(cuts), mirrored)
         for case in json.loads(cases)
     ]
-    print(json.dumps(results))
+    print(json.dumps(results, default=np.ndarray.tolist))
 
 
 if __name__ == "__main__":
