@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from pipelines.__main__ import main
+
+try:
+    import fcntl
+except ImportError:  # Windows: each process makes its own.
+    fcntl = None  # type: ignore[assignment]
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -67,13 +73,44 @@ def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Prepared data of 800 users."""
     folder = tmp_path_factory.mktemp("tiny")
     log = folder / "events.csv"
-    run_step("synthesize", "--out", log, "--users", 800, "--items", 600)
-    run_step("prepare", "--source", "csv", "--input", log, "--out", folder / "prepared")
-    return folder / "prepared"
+
+    def prepare(out: Path) -> None:
+        run_step("synthesize", "--out", log, "--users", 800, "--items", 600)
+        run_step("prepare", "--source", "csv", "--input", log, "--out", out)
+
+    return made_once(folder / "prepared", prepare, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
-def tiny_run(tiny_data: Path) -> Path:
+def tiny_run(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run. Tests may add files to it, not change it."""
-    run_step("train", "--data", tiny_data, "--out", tiny_data.parent / "run", *OPTIONS)
-    return tiny_data.parent / "run"
+
+    def train(out: Path) -> None:
+        run_step("train", "--data", tiny_data, "--out", out, *OPTIONS)
+
+    return made_once(tiny_data.parent / "run", train, tmp_path_factory)
+
+
+def made_once(
+    folder: Path, make: Callable[[Path], None], factory: pytest.TempPathFactory
+) -> Path:
+    """A folder that one of the processes that test at the same time makes, and the others copy.
+
+    Args:
+      folder: of this process; is returned.
+      make: makes it.
+      factory: whose folders of all processes have one parent.
+    """
+    if fcntl is None or "PYTEST_XDIST_WORKER" not in os.environ:
+        make(folder)
+        return folder
+    shared = factory.getbasetemp().parent / f"shared-{folder.name}"
+    with open(shared.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if shared.exists():
+            shutil.copytree(shared, folder)
+        else:
+            make(folder)
+            shutil.copytree(folder, shared.with_suffix(".begun"))
+            shared.with_suffix(".begun").rename(shared)
+    return folder
