@@ -21,8 +21,9 @@ import tensorflow as tf
 
 from tfrs_croloss import _checks, _serialization, comparison, replicas
 from tfrs_croloss import weighting as weightings
-from tfrs_croloss.objective import Objective, RankObjective, per_query_losses
+from tfrs_croloss.objective import Objective, RankObjective
 from tfrs_croloss.rank import RANK_ESTIMATES
+from tfrs_croloss.score_losses import per_query_losses
 
 DEFAULT_REDUCTION = "sum_over_batch_size"
 _MEANS = ("auto", "sum_over_batch_size")

@@ -16,7 +16,6 @@ from tfrs_croloss.catalogue import CatalogueRetrieval
 from tfrs_croloss.fused import Competition, weighted_loss
 from tfrs_croloss.losses import RetrievalLoss
 from tfrs_croloss.negatives import CandidateFilter
-from tfrs_croloss.objective import check_finite, pair_losses
 from tfrs_croloss.rank import (
     RankEstimator,
     count_true,
@@ -25,6 +24,7 @@ from tfrs_croloss.rank import (
     rank_estimator,
     same_type,
 )
+from tfrs_croloss.score_losses import check_finite, pair_losses
 
 require_keras_2("tfrs_croloss.tasks")
 

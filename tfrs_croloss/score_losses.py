@@ -1,0 +1,187 @@
+"""From scores to losses, with the gradient written out rather than differentiated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfrs_croloss import _checks, _numeric
+from tfrs_croloss.objective import Objective, RowObjective
+from tfrs_croloss.rank import (
+    RankEstimator,
+    candidates,
+    count_true,
+    importance_weights,
+    rank_estimator,
+)
+
+
+def pair_losses(
+    scores: tf.Tensor,
+    positive_columns: tf.Tensor,
+    negatives: tf.Tensor,
+    estimator: RankEstimator,
+    objective: Objective,
+) -> tf.Tensor:
+    """The loss of one positive per row.
+
+    Args:
+      scores: ``[num_queries, num_candidates]`` floats.
+      positive_columns: ``[num_queries]`` ints: where each row's positive stands.
+      negatives: the shape of ``scores``, booleans; False at the positive.
+      estimator: how the candidates stand for the catalogue.
+      objective: what to make of the ranks.
+
+    Returns:
+      ``[num_queries]`` losses, differentiable with respect to ``scores``.
+    """
+    return _with_gradient(
+        lambda exact: _one_positive(exact, positive_columns, negatives, estimator, objective),
+        scores,
+    )
+
+
+def _one_positive(
+    scores: tf.Tensor,
+    positive_columns: tf.Tensor,
+    negatives: tf.Tensor,
+    estimator: RankEstimator,
+    objective: Objective,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Losses ``[num_queries]`` and their gradient ``[num_queries, num_candidates]``."""
+    if isinstance(objective, RowObjective):
+        columns = tf.range(tf.shape(scores)[1], dtype=positive_columns.dtype)
+        positives = tf.equal(columns[tf.newaxis, :], positive_columns[:, tf.newaxis])
+        return objective.losses_and_gradient(scores, positives, negatives, estimator)
+    positive = tf.gather(scores, positive_columns, batch_dims=1)
+    gaps = tf.where(negatives, scores - positive[:, tf.newaxis], tf.zeros_like(scores))
+    losses, slopes = objective.losses_and_slopes(gaps, negatives, estimator)
+    # A NaN positive leaves no trace in a row without negatives; it must not look like a loss of 0.
+    losses = tf.where(tf.math.is_nan(positive), positive, losses)
+    rows = tf.range(tf.shape(scores)[0], dtype=positive_columns.dtype)
+    gradient = tf.tensor_scatter_nd_sub(
+        slopes, tf.stack([rows, positive_columns], axis=-1), tf.reduce_sum(slopes, axis=-1)
+    )
+    return losses, gradient
+
+
+def _all_positives(
+    scores: tf.Tensor,
+    positives: tf.Tensor,
+    negatives: tf.Tensor,
+    estimator: RankEstimator,
+    objective: Objective,
+    absent: float,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """As ``_one_positive``, summed over a row's positives; ``absent`` where there is none."""
+    count = tf.reduce_sum(tf.cast(positives, tf.int32), axis=-1)
+    if isinstance(objective, RowObjective):
+        losses, gradient = objective.losses_and_gradient(scores, positives, negatives, estimator)
+        present = count > 0
+        losses = tf.where(present, losses, tf.constant(absent, scores.dtype))
+        return losses, tf.where(present[:, tf.newaxis], gradient, tf.zeros_like(gradient))
+    losses, gradient = _one_positive(
+        scores, tf.argmax(tf.cast(positives, tf.int8), axis=-1), negatives, estimator, objective
+    )
+    present = count > 0
+    losses = tf.where(present, losses, tf.constant(absent, scores.dtype))
+    gradient = tf.where(present[:, tf.newaxis], gradient, tf.zeros_like(gradient))
+
+    def add_next(
+        number: tf.Tensor, losses: tf.Tensor, gradient: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        order = tf.cumsum(tf.cast(positives, tf.int32), axis=-1)
+        is_next = tf.logical_and(positives, tf.equal(order, number))
+        more_losses, more_gradient = _one_positive(
+            scores, tf.argmax(tf.cast(is_next, tf.int8), axis=-1), negatives, estimator, objective
+        )
+        present = count >= number
+        losses += tf.where(present, more_losses, tf.zeros_like(losses))
+        gradient += tf.where(present[:, tf.newaxis], more_gradient, tf.zeros_like(gradient))
+        return number + 1, losses, gradient
+
+    # The first positive of each row stands outside: with one per row the loop never runs.
+    most = tf.reduce_max(tf.concat([count, [1]], axis=0))
+    _, losses, gradient = tf.while_loop(
+        lambda number, *_: number <= most,
+        add_next,
+        (tf.constant(2), losses, gradient),
+        shape_invariants=(tf.TensorShape([]), losses.shape, gradient.shape),
+    )
+    return losses, gradient
+
+
+def _with_gradient(
+    losses_and_gradient: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]], scores: tf.Tensor
+) -> tf.Tensor:
+    """Losses per row whose gradient with respect to the scores is the one given.
+
+    Half-precision scores are computed in float32, and what comes out is float32. The gradient is
+    brought into the range of the scores' type before it meets the gradient from above, so that
+    a dynamic loss scale still sees the overflows that it causes.
+    """
+    dtype = scores.dtype
+
+    @tf.custom_gradient
+    def losses(scores: tf.Tensor) -> Any:
+        values, gradient = losses_and_gradient(tf.cast(scores, _numeric.compute_dtype(dtype)))
+        if dtype.size < gradient.dtype.size:
+            gradient = _numeric.clip_to_range(gradient, dtype)
+
+        def backward(upstream: tf.Tensor) -> tf.Tensor:
+            return tf.cast(upstream[:, tf.newaxis] * gradient, dtype)
+
+        return values, backward
+
+    return losses(scores)
+
+
+def per_query_losses(
+    scores: tf.Tensor,
+    labels: tf.Tensor,
+    objective: Objective,
+    *,
+    mask: tf.Tensor | None,
+    num_items: int | None,
+    rank_estimate: str,
+    sampling_probability: tf.Tensor | None,
+    mask_rows_without_positive: bool,
+    check_scores: bool,
+) -> tf.Tensor:
+    """The loss of each row of labelled scores; see ``cro_loss`` for the arguments."""
+    scores, positives, negatives = candidates(scores, labels, mask)
+    if not mask_rows_without_positive:
+        scores = _checks.rows(
+            scores,
+            tf.logical_not(tf.reduce_any(positives, axis=-1)),
+            "`labels` should have a positive that `mask` does not hide in every row. Drop such "
+            "rows, or pass mask_rows_without_positive=True to give them a loss of 0.",
+        )
+    if check_scores:
+        scores = check_finite(scores, tf.logical_or(positives, negatives))
+    dtype = _numeric.compute_dtype(scores.dtype)
+    estimator = rank_estimator(
+        count_true(negatives, dtype),
+        num_items=num_items,
+        rank_estimate=rank_estimate,
+        candidate_weights=importance_weights(sampling_probability, dtype),
+    )
+    # XLA drops the check above; a row that it would have refused must not look like a good one.
+    absent = 0.0 if mask_rows_without_positive else float("nan")
+    return _with_gradient(
+        lambda exact: _all_positives(exact, positives, negatives, estimator, objective, absent),
+        scores,
+    )
+
+
+def check_finite(scores: tf.Tensor, considered: tf.Tensor) -> tf.Tensor:
+    """``scores``, after an error that lists the rows where a considered one is not finite."""
+    wrong = tf.logical_and(considered, tf.logical_not(tf.math.is_finite(scores)))
+    return _checks.rows(
+        scores,
+        tf.reduce_any(wrong, axis=-1),
+        "`scores` should be finite. Received NaN or infinity; look for a diverging learning rate, "
+        "an empty history or a zero vector that is normalised.",
+    )
