@@ -18,6 +18,7 @@ import tfrs_croloss  # isort: skip
 SHAPES = ((512, 5632, 32), (4096, 4096, 64))
 KERNELS = ("hinge", "sigmoid", "exponential", "softplus")
 RIVAL, PRODUCTS = "TFRS softmax", "three bare products"
+ON_SCORES = ", in TFRS' task"
 
 
 def losses() -> dict[str, tfrs_croloss.losses.RetrievalLoss]:
@@ -63,6 +64,10 @@ def contenders(
             name: step(tfrs_croloss.tasks.Retrieval(loss, temperature=0.1))
             for name, loss in losses().items()
         },
+        **{
+            name + ON_SCORES: step(tfrs.tasks.Retrieval(loss, temperature=0.1))
+            for name, loss in losses().items()
+        },
     }
 
 
@@ -78,7 +83,7 @@ def main() -> int:
             harness.Target(name, rival, ratio, at_most=True)
             for name in losses()
             for rival, ratio in ((RIVAL, 1.0), (PRODUCTS, 2.5))
-        ]
+        ] + [harness.Target(name + ON_SCORES, RIVAL, 1.0, at_most=True) for name in losses()]
         title = "Forward and backward: {:,} queries, {:,} candidates, D={}".format(*shape)
         met &= harness.report(title, seconds, targets)
     return 0 if met else 1

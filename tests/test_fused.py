@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tfrs_croloss
 from tests import oracle
-from tfrs_croloss import CROLoss, LambdaCROLoss, fused
+from tfrs_croloss import CROLoss, LambdaCROLoss, fused, score_losses
 from tfrs_croloss.fused import rows_per_block
 from tfrs_croloss.tasks import CatalogueRetrieval, Retrieval
 
@@ -113,6 +113,42 @@ def test_chunks_make_no_difference(loss, monkeypatch):
             assert len(fused.chunk_bounds(31, 7, 8)) == (2 if len(outcomes) == 1 else 9)
         monkeypatch.undo()
         assert_same(outcomes[1], outcomes[0], 1e-9)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+def test_positives_by_index_give_what_the_readable_form_gives(loss, monkeypatch):
+    """Labelled scores with one positive in each row: masks, probabilities, both types."""
+    generator = np.random.default_rng(0)
+    for dtype, tolerance in (("float64", 1e-9), ("float32", 2e-5)):
+        scores = generator.normal(size=[5, 9]).astype(dtype)
+        labels = np.eye(9, dtype=dtype)[generator.integers(0, 9, size=5)]
+        mask = np.logical_or(labels, generator.random([5, 9]) < 0.6)
+        probability = generator.uniform(1e-3, 0.1, 9).astype(dtype)
+        for options in ({}, {"mask": mask}, {"sampling_probability": probability}):
+            def weighed(values):
+                losses = loss.per_query(values, labels, **options)
+                return tf.reduce_sum(losses * tf.range(1, 6, dtype=dtype))
+
+            fast = value_and_gradients(weighed, scores)
+            with monkeypatch.context() as patch:
+                patch.setattr(score_losses, "has_fast_form", lambda objective: False)
+                slow = value_and_gradients(weighed, scores)
+            assert_same(fast, slow, tolerance)
+
+
+def test_only_rows_with_one_positive_in_sight_go_by_its_index(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        score_losses, "_all_positives", lambda *_: asked.append(True) or (tf.zeros(2), tf.zeros(()))
+    )
+    one, two = [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]], [[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]
+    hidden = [[False, True, True], [True, True, True]]
+    for labels, mask in ((one, None), (np.array(one, bool), None), (np.array(one, int), None)):
+        CROLoss().per_query(tf.zeros([2, 3]), labels, mask=mask)
+    assert not asked
+    CROLoss().per_query(tf.zeros([2, 3]), two)
+    CROLoss(mask_rows_without_positive=True).per_query(tf.zeros([2, 3]), one, mask=hidden)
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize("scale", [3.0, 10.0, 60.0])

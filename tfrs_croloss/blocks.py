@@ -110,8 +110,10 @@ def losses_and_factors(
     weighting = objective.weighting
     log_weights = tf.math.log(estimator.row_weights)
     largest = tf.reduce_max(tf.stack([chunk.largest for chunk in chunks]), axis=0)
-    # Of the weighed exponentials, at least 0: what they are all brought over.
-    overall = tf.maximum(largest + log_weights, 0.0)
+    # What the weighed exponentials are brought over: nothing, unless their sum might not fit.
+    overall = tf.where(
+        largest + log_weights > comparison.LARGE_GAP, largest + log_weights, tf.zeros_like(largest)
+    )
 
     def log_rank(
         kernel: comparison.ComparisonKernel, counts: Sequence[tf.Tensor]
@@ -150,9 +152,6 @@ def _counts_and_slopes(
     kernel: comparison.ComparisonKernel, gaps: tf.Tensor, bound: tf.Tensor | None
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The kernel and its derivative at every gap, from one exponential where they need one."""
-    if isinstance(kernel, comparison.Sigmoid):
-        counts = tf.sigmoid(gaps)
-        return counts, counts * (1.0 - counts)
     if isinstance(kernel, comparison.Hinge):
         counts = kernel(gaps)
         return counts, tf.sign(counts)

@@ -35,7 +35,7 @@ _LOG_OF_NOTHING = -1e30
 # Its square still fits float32.
 _LARGE_SQUARE_ROOT = 1e18
 # Past this gap log(1 + exp(gap)) is the gap itself, and exp(gap) still fits float32.
-_LARGE_GAP = 60.0
+LARGE_GAP = 60.0
 
 
 class ComparisonKernel:
@@ -137,8 +137,11 @@ class Sigmoid(ComparisonKernel):
         return self.value_and_derivative(gaps)[1]
 
     def value_and_derivative(self, gaps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        counts = tf.sigmoid(gaps)
-        return counts, counts * tf.sigmoid(-gaps)
+        """Both from one exponential, and both to the last digits wherever they are small."""
+        exponential = tf.exp(tf.minimum(gaps, math.log(gaps.dtype.max) - 1.0))
+        # The soft sign of x is x / (1 + x) from zero on.
+        counts = tf.math.softsign(exponential)
+        return counts, counts / (1.0 + exponential)
 
 
 class LogKernel(ComparisonKernel):
@@ -282,14 +285,14 @@ class Softplus(ComparisonKernel):
             return tf.math.log1p(exponential), tf.math.softsign(exponential)
 
         def all_small() -> tf.Tensor:
-            return tf.reduce_max(gaps) <= _LARGE_GAP
+            return tf.reduce_max(gaps) <= LARGE_GAP
 
         def with_large_gaps() -> tuple[tf.Tensor, tf.Tensor]:
-            counts, slopes = of(tf.exp(tf.minimum(gaps, _LARGE_GAP)))
+            counts, slopes = of(tf.exp(tf.minimum(gaps, LARGE_GAP)))
             return tf.maximum(counts, gaps), slopes
 
         are_small = all_small() if bound is None else tf.cond(
-            bound <= _LARGE_GAP, lambda: tf.constant(True), all_small
+            bound <= LARGE_GAP, lambda: tf.constant(True), all_small
         )
         return tf.cond(are_small, lambda: of(tf.exp(gaps)), with_large_gaps)
 

@@ -165,11 +165,29 @@ def candidates(
     Returns:
       scores, positives (booleans) and negatives (booleans), all of the shape of ``scores``.
     """
+    return positives_and_negatives(*checked_candidates(scores, labels, mask))
+
+
+def checked_candidates(
+    scores: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor | None
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+    """All three as tensors of one shape, ``[num_queries, num_candidates]``."""
     scores = floating("scores", scores)
     _checks.matrix("scores", scores, "[num_queries, num_candidates]")
     labels = tf.convert_to_tensor(labels)
     _checks.matrix("labels", labels, "[num_queries, num_candidates]")
     labels = _checks.same_shape("labels", labels, "scores", scores)
+    if mask is not None:
+        mask = tf.cast(mask, tf.bool)
+        _checks.matrix("mask", mask, "[num_queries, num_candidates]")
+        mask = _checks.same_shape("mask", mask, "scores", scores)
+    return scores, labels, mask
+
+
+def positives_and_negatives(
+    scores: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor | None
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """As ``candidates``, from what ``checked_candidates`` gives."""
     if labels.dtype == tf.bool:
         positives = labels
     else:
@@ -182,9 +200,6 @@ def candidates(
         )
     negatives = tf.logical_not(positives)
     if mask is not None:
-        mask = tf.cast(mask, tf.bool)
-        _checks.matrix("mask", mask, "[num_queries, num_candidates]")
-        mask = _checks.same_shape("mask", mask, "scores", scores)
         positives, negatives = tf.logical_and(positives, mask), tf.logical_and(negatives, mask)
     return scores, positives, negatives
 

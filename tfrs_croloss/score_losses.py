@@ -1,21 +1,34 @@
-"""From scores to losses, with the gradient written out rather than differentiated."""
+"""From scores to losses, with the gradient written out rather than differentiated.
+
+With built-in kernels and one positive per row, which is what TFRS and most models have, the
+positive is handled by its index, and values and gradient come from one pass (``_by_index``). The
+readable form beside it (``_all_positives``) takes whatever there is: kernels of a user's own,
+several positives, objectives that are not about ranks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import tensorflow as tf
 
 from tfrs_croloss import _checks, _numeric
-from tfrs_croloss.objective import Objective, RowObjective
+from tfrs_croloss.blocks import NO_GAP, chunk_sums, has_fast_form, losses_and_factors
+from tfrs_croloss.comparison import LARGE_GAP, Exponential, PairwiseSoftmax
+from tfrs_croloss.objective import Objective, RankObjective, RowObjective
 from tfrs_croloss.rank import (
     RankEstimator,
-    candidates,
+    checked_candidates,
     count_true,
     importance_weights,
+    positives_and_negatives,
     rank_estimator,
 )
+
+Factored = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+"""Losses ``[num_queries]``; then ``[num_queries]`` and ``[num_queries, num_candidates]`` whose
+product is the gradient."""
 
 
 def pair_losses(
@@ -37,10 +50,64 @@ def pair_losses(
     Returns:
       ``[num_queries]`` losses, differentiable with respect to ``scores``.
     """
+    def readable(exact: tf.Tensor) -> Factored:
+        return _unfactored(
+            *_one_positive(exact, positive_columns, negatives, estimator, objective)
+        )
+
+    if not _goes_by_index(objective):
+        return _with_gradient(readable, scores)
     return _with_gradient(
-        lambda exact: _one_positive(exact, positive_columns, negatives, estimator, objective),
+        lambda exact: _by_index(
+            exact, positive_columns, negatives, estimator, objective, lambda: readable(exact)
+        ),
         scores,
     )
+
+
+def _goes_by_index(objective: Objective) -> TypeGuard[RankObjective]:
+    """Whether ``_by_index`` gives the numbers of the readable form to the last digits."""
+    return has_fast_form(objective) and not isinstance(objective.kernel, PairwiseSoftmax)
+
+
+def _by_index(
+    scores: tf.Tensor,
+    positive_columns: tf.Tensor,
+    competing: tf.Tensor | None,
+    estimator: RankEstimator,
+    objective: RankObjective,
+    otherwise: Callable[[], Factored],
+) -> Factored:
+    """As ``_one_positive`` for built-in kernels.
+
+    Args:
+      scores: ``[num_queries, num_candidates]``.
+      positive_columns: ``[num_queries]`` ints.
+      competing: the shape of ``scores``, booleans, of any value at the positive; None for all.
+      estimator, objective: as elsewhere.
+      otherwise: what to do where exponentials of gaps do not fit the type.
+    """
+    no_gap = tf.constant(NO_GAP, scores.dtype)
+    positive = tf.gather(scores, positive_columns, batch_dims=1)
+    gaps = scores - positive[:, tf.newaxis]
+    if competing is not None:
+        gaps = tf.where(competing, gaps, no_gap)
+    rows = tf.range(tf.shape(scores)[0], dtype=positive_columns.dtype)
+    place = tf.stack([rows, positive_columns], axis=-1)
+    gaps = tf.tensor_scatter_nd_update(gaps, place, tf.fill(tf.shape(positive), no_gap))
+    sums = chunk_sums(gaps, objective, estimator.candidate_weights)
+    losses, factors = losses_and_factors([sums], objective, estimator)
+    # A NaN positive leaves no trace in a row without negatives; it must not look like a loss of 0.
+    losses = tf.where(tf.math.is_nan(positive), positive, losses)
+    gradient = tf.tensor_scatter_nd_update(sums.slopes, place, -sums.slope_sums)
+    if not isinstance(objective.kernel, Exponential):
+        return losses, factors[0], gradient
+    fits = tf.reduce_max(sums.largest) <= LARGE_GAP
+    return tf.cond(fits, lambda: (losses, factors[0], gradient), otherwise)
+
+
+def _unfactored(losses: tf.Tensor, gradient: tf.Tensor) -> Factored:
+    return losses, tf.ones_like(losses), gradient
 
 
 def _one_positive(
@@ -114,7 +181,7 @@ def _all_positives(
 
 
 def _with_gradient(
-    losses_and_gradient: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]], scores: tf.Tensor
+    losses_and_gradient: Callable[[tf.Tensor], Factored], scores: tf.Tensor
 ) -> tf.Tensor:
     """Losses per row whose gradient with respect to the scores is the one given.
 
@@ -126,12 +193,15 @@ def _with_gradient(
 
     @tf.custom_gradient
     def losses(scores: tf.Tensor) -> Any:
-        values, gradient = losses_and_gradient(tf.cast(scores, _numeric.compute_dtype(dtype)))
+        values, factors, gradient = losses_and_gradient(
+            tf.cast(scores, _numeric.compute_dtype(dtype))
+        )
         if dtype.size < gradient.dtype.size:
-            gradient = _numeric.clip_to_range(gradient, dtype)
+            gradient = _numeric.clip_to_range(factors[:, tf.newaxis] * gradient, dtype)
+            factors = tf.ones_like(factors)
 
         def backward(upstream: tf.Tensor) -> tf.Tensor:
-            return tf.cast(upstream[:, tf.newaxis] * gradient, dtype)
+            return tf.cast((upstream * factors)[:, tf.newaxis] * gradient, dtype)
 
         return values, backward
 
@@ -151,29 +221,79 @@ def per_query_losses(
     check_scores: bool,
 ) -> tf.Tensor:
     """The loss of each row of labelled scores; see ``cro_loss`` for the arguments."""
-    scores, positives, negatives = candidates(scores, labels, mask)
-    if not mask_rows_without_positive:
-        scores = _checks.rows(
-            scores,
-            tf.logical_not(tf.reduce_any(positives, axis=-1)),
-            "`labels` should have a positive that `mask` does not hide in every row. Drop such "
-            "rows, or pass mask_rows_without_positive=True to give them a loss of 0.",
-        )
-    if check_scores:
-        scores = check_finite(scores, tf.logical_or(positives, negatives))
+    scores, labels, mask = checked_candidates(scores, labels, mask)
     dtype = _numeric.compute_dtype(scores.dtype)
-    estimator = rank_estimator(
-        count_true(negatives, dtype),
-        num_items=num_items,
-        rank_estimate=rank_estimate,
-        candidate_weights=importance_weights(sampling_probability, dtype),
-    )
-    # XLA drops the check above; a row that it would have refused must not look like a good one.
-    absent = 0.0 if mask_rows_without_positive else float("nan")
+    candidate_weights = importance_weights(sampling_probability, dtype)
+
+    def estimator(count: tf.Tensor) -> RankEstimator:
+        return rank_estimator(
+            count,
+            num_items=num_items,
+            rank_estimate=rank_estimate,
+            candidate_weights=candidate_weights,
+        )
+
+    def with_any_labels(exact: tf.Tensor) -> Factored:
+        exact, positives, negatives = positives_and_negatives(exact, labels, mask)
+        if not mask_rows_without_positive:
+            exact = _checks.rows(
+                exact,
+                tf.logical_not(tf.reduce_any(positives, axis=-1)),
+                "`labels` should have a positive that `mask` does not hide in every row. Drop such "
+                "rows, or pass mask_rows_without_positive=True to give them a loss of 0.",
+            )
+        if check_scores:
+            exact = check_finite(exact, tf.logical_or(positives, negatives))
+        # XLA drops the check above; a row that it would have refused must not look like a good one.
+        absent = 0.0 if mask_rows_without_positive else float("nan")
+        return _unfactored(
+            *_all_positives(
+                exact, positives, negatives, estimator(count_true(negatives, dtype)), objective,
+                absent,
+            )
+        )
+
+    if check_scores or not _goes_by_index(objective):
+        return _with_gradient(with_any_labels, scores)
+    columns, have_one = _only_positives(labels, mask)
+
+    def with_one_positive(exact: tf.Tensor) -> Factored:
+        if mask is None:
+            count = tf.fill(tf.shape(columns), tf.cast(tf.shape(exact)[1], dtype))
+        else:
+            count = count_true(mask, dtype)
+        return _by_index(
+            exact, columns, mask, estimator(count - 1.0), objective, lambda: with_any_labels(exact)
+        )
+
     return _with_gradient(
-        lambda exact: _all_positives(exact, positives, negatives, estimator, objective, absent),
+        lambda exact: tf.cond(
+            have_one, lambda: with_one_positive(exact), lambda: with_any_labels(exact)
+        ),
         scores,
     )
+
+
+def _only_positives(
+    labels: tf.Tensor, mask: tf.Tensor | None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """``[num_queries]`` columns of the positives, and whether every row has just one, in sight."""
+    if labels.dtype == tf.bool:
+        labels = tf.cast(labels, tf.int8)
+    columns = tf.argmax(labels, axis=-1)
+    if labels.dtype in (tf.int8, tf.uint8):
+        labels = tf.cast(labels, tf.int32)
+    one = tf.ones([], labels.dtype)
+    # Nothing below zero, and all that there is stands in one place.
+    alone = tf.logical_and(
+        tf.equal(tf.reduce_sum(labels, axis=-1), one),
+        tf.equal(tf.gather(labels, columns, batch_dims=1), one),
+    )
+    have_one = tf.logical_and(tf.reduce_all(alone), tf.reduce_min(labels) >= one - one)
+    if mask is not None:
+        in_sight = tf.gather(mask, columns, batch_dims=1)
+        have_one = tf.logical_and(have_one, tf.reduce_all(in_sight))
+    return columns, have_one
 
 
 def check_finite(scores: tf.Tensor, considered: tf.Tensor) -> tf.Tensor:
