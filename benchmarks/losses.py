@@ -83,7 +83,7 @@ def main() -> int:
             harness.Target(name, rival, ratio, at_most=True)
             for name in losses()
             for rival, ratio in ((RIVAL, 1.0), (PRODUCTS, 2.5))
-        ] + [harness.Target(name + ON_SCORES, RIVAL, 1.0, at_most=True) for name in losses()]
+        ]
         title = "Forward and backward: {:,} queries, {:,} candidates, D={}".format(*shape)
         met &= harness.report(title, seconds, targets)
     return 0 if met else 1

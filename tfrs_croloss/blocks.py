@@ -64,6 +64,14 @@ def chunk_sums(
       bound: a scalar that no gap is above, if one is known.
     """
     kernel, rank_kernel = objective.kernel, objective.rank_kernel
+    steps = None
+    if isinstance(rank_kernel, comparison.UnitStep):
+        # A NaN is found by the other kernel, which every loss has.
+        steps = _weighed(tf.cast(gaps >= 0.0, gaps.dtype), candidate_weights)
+        steps = tf.reduce_sum(steps, axis=-1)
+        # First, so that the gaps are no longer needed when the other kernel takes their place.
+        with tf.control_dependencies([steps]):
+            gaps = tf.identity(gaps)
     summands = None
     largest = tf.zeros_like(gaps[:, 0])
     if any(isinstance(one, comparison.Exponential) for one in (kernel, rank_kernel)):
@@ -73,24 +81,22 @@ def chunk_sums(
     if isinstance(kernel, comparison.Exponential):
         counts = slopes = summands
     else:
-        counts, slopes = _counts_and_slopes(kernel, gaps, bound)
-        if candidate_weights is not None:
-            counts, slopes = counts * candidate_weights, slopes * candidate_weights
+        counts, slopes = (
+            _weighed(values, candidate_weights)
+            for values in _counts_and_slopes(kernel, gaps, bound)
+        )
     slope_sums = tf.reduce_sum(slopes, axis=-1)
     totals = slope_sums if counts is slopes else tf.reduce_sum(counts, axis=-1)
-    rank_counts = None
-    if rank_kernel is not None and rank_kernel != kernel:
-        if isinstance(rank_kernel, comparison.Exponential):
-            rank_counts = tf.reduce_sum(summands, axis=-1)
-        elif isinstance(rank_kernel, comparison.Sigmoid) and isinstance(
-            kernel, comparison.Softplus
-        ):
-            rank_counts = slope_sums
-        else:
-            soft_steps = _counts(rank_kernel, gaps)
-            if candidate_weights is not None:
-                soft_steps = soft_steps * candidate_weights
-            rank_counts = tf.reduce_sum(soft_steps, axis=-1)
+    if rank_kernel is None or rank_kernel == kernel:
+        rank_counts = None
+    elif steps is not None:
+        rank_counts = steps
+    elif isinstance(rank_kernel, comparison.Exponential):
+        rank_counts = tf.reduce_sum(summands, axis=-1)
+    elif rank_kernel == kernel.derivative_kernel:
+        rank_counts = slope_sums
+    else:
+        rank_counts = tf.reduce_sum(_weighed(rank_kernel(gaps), candidate_weights), axis=-1)
     return ChunkSums(largest, totals, rank_counts, slopes, slope_sums)
 
 
@@ -160,9 +166,5 @@ def _counts_and_slopes(
     return kernel.value_and_derivative(gaps)
 
 
-def _counts(kernel: comparison.ComparisonKernel, gaps: tf.Tensor) -> tf.Tensor:
-    """The kernel alone."""
-    if isinstance(kernel, comparison.UnitStep):
-        # A NaN is found by the other kernel, which every loss has.
-        return tf.cast(gaps >= 0.0, gaps.dtype)
-    return kernel(gaps)
+def _weighed(values: tf.Tensor, candidate_weights: tf.Tensor | None) -> tf.Tensor:
+    return values if candidate_weights is None else values * candidate_weights
