@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -23,7 +22,7 @@ from pipelines.exported import loading, round_trip
 from pipelines.exported.folder import model_versions, remove_old_versions
 from pipelines.exported.warmup import WARMUP_FILE
 from pipelines.prepared import PreparedData
-from tests.tiny_run import run_step, start_step
+from tests.tiny_run import python_output, run_step, start_step
 
 STRANGER = Path(round_trip.__file__).with_name("stranger.py")
 PROGRAM = Path(__file__).with_name("c") / "recommend.c"
@@ -53,18 +52,12 @@ def ask_a_stranger(kind: str, folder: Path, scratch: Path, requests: list[Any]) 
     """Answers from a process with TensorFlow (and ScaNN), and neither this package nor TFRS."""
     file = scratch / "requests.json"
     file.write_text(json.dumps(requests))
-    hidden = ("PYTHONPATH", "TF_USE_LEGACY_KERAS")
-    finished = subprocess.run(
-        [sys.executable, "-I", str(STRANGER), str(folder), str(file), op_library(kind)],
-        env={name: value for name, value in os.environ.items() if name not in hidden},
-        cwd=scratch,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+    printed = python_output(
+        "-I", STRANGER, folder, file, op_library(kind),
+        environment={"PYTHONPATH": None, "TF_USE_LEGACY_KERAS": None},
+        folder=scratch,
     )
-    assert finished.returncode == 0, finished.stderr[-2000:]
-    return list(json.loads(finished.stdout.splitlines()[-1]))
+    return list(json.loads(printed.splitlines()[-1]))
 
 
 @pytest.fixture(scope="module")

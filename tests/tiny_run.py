@@ -45,20 +45,23 @@ def start_step(*arguments: object) -> subprocess.Popen[str]:
 
 
 def python_output(
-    *arguments: object, environment: Mapping[str, str | None] | None = None
+    *arguments: object,
+    environment: Mapping[str, str | None] | None = None,
+    folder: Path = ROOT,
 ) -> str:
     """What a fresh Python process with these arguments prints; it must not fail.
 
     Args:
       *arguments: of the interpreter.
       environment: variables that differ from those of this process; None for none.
+      folder: to run in.
     """
     variables: dict[str, str | None] = {**os.environ, "PYTHONPATH": str(ROOT)}
     variables.update(environment or {})
     finished = subprocess.run(
         [sys.executable, *map(str, arguments)],
         env={name: value for name, value in variables.items() if value is not None},
-        cwd=ROOT,
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=600,

@@ -38,6 +38,11 @@ _LARGE_SQUARE_ROOT = 1e18
 LARGE_GAP = 60.0
 
 
+def _sigmoid_of(exponential: tf.Tensor) -> tf.Tensor:
+    """``x / (1 + x)``, in one operation: from zero on, that is what the soft sign is."""
+    return tf.math.softsign(exponential)
+
+
 class ComparisonKernel:
     """A comparison kernel.
 
@@ -139,8 +144,7 @@ class Sigmoid(ComparisonKernel):
     def value_and_derivative(self, gaps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Both from one exponential, and both to the last digits wherever they are small."""
         exponential = tf.exp(tf.minimum(gaps, math.log(gaps.dtype.max) - 1.0))
-        # The soft sign of x is x / (1 + x) from zero on.
-        counts = tf.math.softsign(exponential)
+        counts = _sigmoid_of(exponential)
         return counts, counts / (1.0 + exponential)
 
 
@@ -281,8 +285,7 @@ class Softplus(ComparisonKernel):
         """
 
         def of(exponential: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            # The soft sign of x is x / (1 + x) from zero on.
-            return tf.math.log1p(exponential), tf.math.softsign(exponential)
+            return tf.math.log1p(exponential), _sigmoid_of(exponential)
 
         def all_small() -> tf.Tensor:
             return tf.reduce_max(gaps) <= LARGE_GAP
