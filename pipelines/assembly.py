@@ -101,7 +101,7 @@ def build_model(
             num_items,
             query_tower,
             ItemTower(embedding),
-            catalogue_task(loss, settings),
+            CatalogueRetrieval(loss, temperature=settings.temperature),
             similarity=settings.similarity,
             query_inputs=query_inputs,
         )
@@ -134,16 +134,6 @@ def _query_tower(
             "--tower matrix-factorization. Train with --tower history."
         )
     return UserTower(num_users, settings.dim, settings.seed), "user"
-
-
-def catalogue_task(loss: RetrievalLoss, settings: TrainSettings) -> CatalogueRetrieval:
-    """The task that ranks against every item, where the loss can."""
-    try:
-        return CatalogueRetrieval(loss, temperature=settings.temperature)
-    except ValueError as error:
-        raise UserError(
-            f"--whole-catalogue cannot train this loss. {error} Or leave the option out."
-        ) from error
 
 
 def build_optimizer(

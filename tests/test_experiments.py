@@ -478,7 +478,6 @@ def test_flat_table_marks_the_best_and_tests_it() -> None:
         (["compare", "--losses", "best"], "--losses should be of all, "),
         (["compare", "--temperatures", "0.3", "0.1"], "the lower first"),
         (["compare", "--search-seed", "2"], "--search-seed should not be one"),
-        (["compare", "--losses", "bsl", "--whole-catalogue"], "--losses bsl: --whole-catalogue"),
         (["compare", "--losses", "bpr", "--report-only"], "should find the search finished"),
         (["reproduce", "--learning-rate", "-1"], "--learning-rate should be"),
         (["reproduce", "--out", "FILE"], "should be a folder"),

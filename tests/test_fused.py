@@ -12,6 +12,7 @@ import tfrs_croloss
 from tests import oracle
 from tfrs_croloss import CROLoss, LambdaCROLoss, fused, score_losses
 from tfrs_croloss.fused import rows_per_block
+from tfrs_croloss.rivals import BilateralSoftmax, BinaryCrossEntropy, SoftmaxAtK
 from tfrs_croloss.tasks import CatalogueRetrieval, Retrieval
 
 LOSSES = [
@@ -212,10 +213,9 @@ def exact_loss(loss, queries, catalogue, positives, known, weights, temperature,
     for row, items in enumerate(known):
         mask[row, items] = False
     mask |= labels > 0
-    slow = type(loss).from_config({**loss.get_config(), "num_items": None})
     losses = [
         # One row at a time with |I| as the whole catalogue, of which masked items are a part.
-        slow.weighting.integral_at_log(
+        loss.weighting.integral_at_log(
             tf.math.log(tfrs_croloss.soft_rank(
                 scores[i:i + 1], labels[i:i + 1], kernel=loss.kernel, mask=mask[i:i + 1]
             )), tf.constant([float(num_items)], scores.dtype),
@@ -225,17 +225,11 @@ def exact_loss(loss, queries, catalogue, positives, known, weights, temperature,
     return tf.reduce_mean(tf.stack(losses) * weights)
 
 
-@pytest.mark.parametrize("kernel", oracle.DIFFERENTIABLE)
-@pytest.mark.parametrize("cosine", [False, True])
-@pytest.mark.parametrize("chunk_bytes", [fused._CHUNK_BYTES, 5 * 2 * 8])
-def test_the_whole_catalogue(kernel, cosine, chunk_bytes, monkeypatch):
-    """In one chunk, and in chunks of five or fewer items."""
-    monkeypatch.setattr(fused, "_CHUNK_BYTES", chunk_bytes)
+def check_the_whole_catalogue(loss, cosine):
     queries, catalogue = batch(5, 23)
     positives = np.array([3, 22, 0, 3, 7])
     known = tf.ragged.constant([[1, 2, 1], [], [0, 4], [3], [5, 6, 7, 8]], dtype=tf.int64)
     weights = np.array([1.0, 0.5, 0.0, 2.0, 1.0])
-    loss = CROLoss(1.4, kernel)
     task = CatalogueRetrieval(
         loss, temperature=0.5, normalize=cosine, memory_budget=2 * 8 * 23
     )
@@ -250,9 +244,63 @@ def test_the_whole_catalogue(kernel, cosine, chunk_bytes, monkeypatch):
     assert_same(fast, slow, 1e-9)
 
 
+@pytest.mark.parametrize("kernel", oracle.DIFFERENTIABLE)
+@pytest.mark.parametrize("cosine", [False, True])
+@pytest.mark.parametrize("chunk_bytes", [fused._CHUNK_BYTES, 5 * 2 * 8])
+def test_the_whole_catalogue(kernel, cosine, chunk_bytes, monkeypatch):
+    """In one chunk, and in chunks of five or fewer items."""
+    monkeypatch.setattr(fused, "_CHUNK_BYTES", chunk_bytes)
+    check_the_whole_catalogue(CROLoss(1.4, kernel), cosine)
+
+
+@pytest.mark.parametrize("cosine", [False, True])
+def test_a_kernel_of_ones_own_ranks_against_the_whole_catalogue(cosine):
+    check_the_whole_catalogue(CROLoss(1.4, lambda gaps: tf.square(tf.nn.relu(gaps + 1.0))), cosine)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        LambdaCROLoss(1.0, "unit_step", tf.exp),
+        BinaryCrossEntropy(calibration=0.5),
+        BilateralSoftmax(1.2),
+        SoftmaxAtK(5),
+    ],
+    ids=lambda loss: type(loss).__name__,
+)
+def test_losses_without_a_fast_form_rank_against_the_whole_catalogue(loss):
+    queries, catalogue = batch(5, 23)
+    positives, weights = np.array([3, 22, 0, 3, 7]), np.array([1.0, 0.5, 0.0, 2.0, 1.0])
+    task = CatalogueRetrieval(loss, memory_budget=2 * 8 * 23)
+    whole = value_and_gradients(
+        tf.function(lambda q, c: task(q, c, positives, weights)), queries, catalogue
+    )
+    expected = value_and_gradients(
+        lambda q, c: tf.reduce_mean(
+            weights * loss.per_query(q @ tf.transpose(c), np.eye(23)[positives])
+        ),
+        queries, catalogue,
+    )
+    assert_same(whole, expected, 1e-9)
+
+
+def test_known_positives_are_no_negatives_of_losses_without_a_fast_form():
+    queries, catalogue = batch(4, 10)
+    task = CatalogueRetrieval(BilateralSoftmax())
+    known = tf.ragged.constant([[8, 9], [9, 8], [1, 8, 9], [8, 3, 9]])
+    value, (_, gradient) = value_and_gradients(
+        lambda q, c: task(q, c, [0, 1, 1, 3], known_positive_items=known), queries, catalogue
+    )
+    without, (_, expected) = value_and_gradients(
+        lambda q, c: task(q, c, [0, 1, 1, 3]), queries, catalogue[:8]
+    )
+    assert float(value) == pytest.approx(float(without), rel=1e-12)
+    np.testing.assert_allclose(gradient[:8], expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(gradient[8:], 0.0)
+
+
 @pytest.mark.parametrize("call, message", [
-    (lambda: CatalogueRetrieval(tf.keras.losses.MeanSquaredError()), "`loss` should be a CROLoss"),
-    (lambda: CatalogueRetrieval(CROLoss(kernel=tf.exp)), "`loss` should be a CROLoss"),
+    (lambda: CatalogueRetrieval(tf.keras.losses.MeanSquaredError()), "`loss` should be one of"),
     (lambda: CatalogueRetrieval(CROLoss(reduction="none")), "`loss` should be reduced"),
     (lambda: CatalogueRetrieval(CROLoss(), memory_budget=0), "`memory_budget`"),
     (lambda: CatalogueRetrieval(CROLoss())(*batch(2, 5), [0, 5]), "`positive_items` should be"),

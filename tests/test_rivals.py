@@ -333,12 +333,6 @@ def test_the_task_gives_what_the_loss_gives(loss):
     assert float(value) == pytest.approx(float(np.mean(losses * weights)), rel=1e-5)
 
 
-def test_the_catalogue_task_refuses_what_it_cannot_train():
-    for loss in (BinaryCrossEntropy(), BilateralSoftmax(), SoftmaxAtK(5)):
-        with pytest.raises(ValueError, match="tasks.Retrieval"):
-            CatalogueRetrieval(loss)
-
-
 @every_loss
 def test_graphs_of_unknown_shape_and_configurations(loss):
     scores, labels = example(dtype=np.float32)

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from tfrs_croloss import _checks, _numeric
 from tfrs_croloss._keras import require_keras_2
-from tfrs_croloss.blocks import has_fast_form
 from tfrs_croloss.fused import Competition, weighted_loss
 from tfrs_croloss.losses import RetrievalLoss
 from tfrs_croloss.rank import RankEstimator, floating, same_type
@@ -27,8 +26,9 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
     the whole catalogue. Queries are taken block by block, so the score matrix is never held.
 
     Args:
-      loss: ``CROLoss`` or ``LambdaCROLoss`` with built-in kernels and any reduction but ``"none"``.
-        It needs no ``num_items``: the catalogue is at hand.
+      loss: of this library, with any reduction but ``"none"``. It needs no ``num_items``: the
+        catalogue is at hand. ``CROLoss`` and ``LambdaCROLoss`` with built-in kernels are the
+        fastest; kernels of your own and other losses take several times the memory and the time.
       metrics: one or several ``tfrs.metrics.Factorized``.
       loss_metrics: Keras metrics that summarise the loss.
       temperature: scores are divided by it; above 0.
@@ -50,11 +50,10 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         name: str | None = None,
     ) -> None:
         super().__init__(name=name, autocast=False)
-        objective = loss.objective if isinstance(loss, RetrievalLoss) else None
-        if objective is None or not has_fast_form(objective):
+        if not isinstance(loss, RetrievalLoss):
             raise ValueError(
-                "`loss` should be a CROLoss or LambdaCROLoss with built-in kernels. Received: "
-                f"{loss!r}. For other losses use tfrs_croloss.tasks.Retrieval."
+                "`loss` should be one of tfrs_croloss, such as LambdaCROLoss. Received: "
+                f"{loss!r}. For losses of Keras use tfrs_croloss.tasks.Retrieval."
             )
         if loss.reduction == "none":
             raise ValueError(
@@ -62,7 +61,6 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
                 "'sum_over_batch_size'."
             )
         self._loss = loss
-        self._objective = objective
         self._loss_metrics = loss_metrics or []
         if metrics is None:
             metrics = []
@@ -128,7 +126,7 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
             catalogue,
             positive_items,
             self._loss.reduction_weights(num_queries, dtype, sample_weight),
-            self._objective,
+            self._loss.objective,
             Competition(exact, dropped=None if known is None else dropped),
             self._memory_budget,
         )

@@ -5,19 +5,29 @@ weights and its parts of both gradients are done together: three matrix products
 computed twice. Chunks are small enough that the passes over their scores stay in the processor's
 cache. The gradients are known when the loss is, so nothing of a block has to be kept for the
 backward pass.
+
+That is for losses that are sums over candidates. Others are given a block's rows whole.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import tensorflow as tf
 
 from tfrs_croloss import _numeric
-from tfrs_croloss.blocks import NO_GAP, ChunkSums, chunk_sums, losses_and_factors
-from tfrs_croloss.objective import RankObjective
+from tfrs_croloss.blocks import (
+    NO_GAP,
+    ChunkSums,
+    chunk_sums,
+    has_fast_form,
+    losses_and_factors,
+)
+from tfrs_croloss.objective import Objective, RankObjective
 from tfrs_croloss.rank import RankEstimator
+from tfrs_croloss.score_losses import one_positive
 
 # A chunk's scores and what is made of them should stay in the processor's cache.
 _CHUNK_BYTES = 6 * 2**20
@@ -48,7 +58,7 @@ def weighted_loss(
     candidate_embeddings: tf.Tensor,
     positive_columns: tf.Tensor,
     row_weights: tf.Tensor,
-    objective: RankObjective,
+    objective: Objective,
     competition: Competition,
     memory_budget: int | None = None,
 ) -> tf.Tensor:
@@ -60,10 +70,10 @@ def weighted_loss(
       positive_columns: ``[num_queries]``: the row of ``candidate_embeddings`` that is each query's
         positive.
       row_weights: ``[num_queries]``.
-      objective: of built-in kernels.
+      objective: any; those of built-in kernels are chunked, and need less time and memory.
       competition: who competes with whom.
       memory_budget: in bytes, for the slopes of one block. By default they take 6 MB, or what 40
-        queries take where that is more.
+        queries take where that is more. Without a fast form, several matrices are as large.
 
     Returns:
       A scalar, differentiable with respect to both embeddings.
@@ -74,13 +84,19 @@ def weighted_loss(
 
     @tf.custom_gradient
     def total(queries: tf.Tensor, candidates: tf.Tensor):  # type: ignore[no-untyped-def]
-        value, query_gradient, candidate_gradient = _blocked(
+        value, query_gradient, pushes, pull = _blocked(
             queries, candidates, positive_columns, row_weights, objective, competition,
             memory_budget,
         )
 
         def backward(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return upstream * query_gradient, upstream * candidate_gradient
+            # The gradient of all candidates is put together here, where nothing else is of its
+            # size: chunks can be multiplied where they are.
+            scaled = [upstream * push for push in pushes]
+            candidate_gradient = tf.concat(scaled, axis=0) if len(scaled) > 1 else scaled[0]
+            return upstream * query_gradient, tf.tensor_scatter_nd_add(
+                candidate_gradient, positive_columns[:, tf.newaxis], upstream * pull
+            )
 
         return value, backward
 
@@ -114,24 +130,46 @@ def chunk_bounds(num_candidates: int | None, num_rows: int | None, itemsize: int
     return [-(-num_candidates * number // num_chunks) for number in range(num_chunks + 1)]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Block:
+    """``size`` queries from row ``start`` on: weights, and the positives' columns and rows."""
+
+    start: tf.Tensor
+    size: tf.Tensor
+    queries: tf.Tensor
+    weights: tf.Tensor
+    columns: tf.Tensor
+    positive_rows: tf.Tensor
+
+
+BlockPart = tuple[tf.Tensor, tf.Tensor, list[tf.Tensor], tf.Tensor]
+"""What a block adds: its weighed losses; the gradient of its queries; the gradient of each chunk of
+candidates as negatives; and, for each query, that of its positive."""
+
+
 def _blocked(
     queries: tf.Tensor,
     candidates: tf.Tensor,
     positive_columns: tf.Tensor,
     row_weights: tf.Tensor,
-    objective: RankObjective,
+    objective: Objective,
     competition: Competition,
     memory_budget: int | None,
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The weighted sum of losses and its gradients with respect to queries and candidates."""
+) -> BlockPart:
+    """What all blocks add together, the losses summed."""
     num_queries, dim = tf.shape(queries)[0], tf.shape(queries)[1]
     size = rows_per_block(num_queries, candidates, memory_budget)
-    bounds = chunk_bounds(
-        candidates.shape[0], tf.get_static_value(size), candidates.dtype.size
-    )
-    chunks = [_Chunk(candidates, first, last) for first, last in zip(bounds, bounds[1:])]
+    if has_fast_form(objective):
+        bounds = chunk_bounds(
+            candidates.shape[0], tf.get_static_value(size), candidates.dtype.size
+        )
+        chunks = [_Chunk(candidates, first, last) for first, last in zip(bounds, bounds[1:])]
+        bound = 2.0 * _longest(queries) * _longest(candidates)
+        part_of = functools.partial(_chunked_part, objective, competition, chunks, bound)
+    else:
+        chunks = [_Chunk(candidates, 0, -1)]
+        part_of = functools.partial(_whole_part, objective, competition, chunks[0])
     num_blocks = -(-num_queries // size)
-    bound = 2.0 * _longest(queries) * _longest(candidates)
     # Rows of zeros fill the last block, so that every block has one shape, which XLA needs.
     filling = num_blocks * size - num_queries
     queries = tf.pad(queries, [[0, filling], [0, 0]])
@@ -147,44 +185,23 @@ def _blocked(
 
     def add_block(number, value, chunk_gradients, gradients, pulls):  # type: ignore[no-untyped-def]
         start = number * size
-        block_queries = tf.slice(queries, [start, 0], [size, dim])
-        block_weights = tf.slice(row_weights, [start], [size])
         columns = tf.slice(padded_columns, [start], [size])
-        positive_rows = tf.gather(candidates, columns)
-        # From a matrix product like the others, so that an item like the positive ties with it.
-        positive = tf.linalg.diag_part(
-            tf.matmul(block_queries, positive_rows, transpose_b=True)
+        losses, query_gradient, pushes, pull = part_of(
+            _Block(
+                start,
+                size,
+                tf.slice(queries, [start, 0], [size, dim]),
+                tf.slice(row_weights, [start], [size]),
+                columns,
+                tf.gather(candidates, columns),
+            )
         )
-        rivals = _Rivals(positive, columns, competition, start, size)
-        weights = None
-        if competition.candidate_weights is not None:
-            weights = competition.candidate_weights(start, size)
-        sums: list[ChunkSums] = []
-        for chunk in chunks:
-            # One chunk after the other: together they would not stay in the cache.
-            with tf.control_dependencies([s.slope_sums for s in sums[-1:]]):
-                scores = tf.matmul(block_queries, chunk.rows, transpose_b=True)
-                gaps = rivals.gaps(chunk, scores)
-                sums.append(chunk_sums(gaps, objective, chunk.columns_of(weights), bound))
-        estimator = competition.estimator(rivals.count)
-        losses, factors = losses_and_factors(sums, objective, estimator)
-        losses = tf.where(tf.math.is_nan(positive), positive, losses)
-        # The row factors go into the thin matrices, and the positive's part is a thin one too.
-        factors = [(block_weights * factor)[:, tf.newaxis] for factor in factors]
-        query_gradient, pull = tf.zeros_like(block_queries), tf.zeros_like(positive)[:, tf.newaxis]
-        new_gradients = []
-        for s, chunk, factor, gradient in zip(sums, chunks, factors, chunk_gradients):
-            query_gradient += factor * tf.matmul(s.slopes, chunk.rows)
-            pull += factor * s.slope_sums[:, tf.newaxis]
-            push = tf.matmul(s.slopes, factor * block_queries, transpose_a=True)
-            new_gradients.append(gradient + push)
-        query_gradient -= pull * positive_rows
         return (
             number + 1,
-            value + tf.reduce_sum(block_weights * losses),
-            new_gradients,
+            value + tf.reduce_sum(losses),
+            [gradient + push for gradient, push in zip(chunk_gradients, pushes)],
             gradients.write(number, query_gradient),
-            pulls.write(number, -pull * block_queries),
+            pulls.write(number, pull),
         )
 
     _, value, chunk_gradients, gradients, pulls = tf.while_loop(
@@ -200,14 +217,71 @@ def _blocked(
         parallel_iterations=1,
     )
     query_gradient = tf.reshape(gradients.stack(), [-1, dim])[:num_queries]
-    pulled = tf.reshape(pulls.stack(), [-1, dim])[:num_queries]
-    candidate_gradient = (
-        tf.concat(chunk_gradients, axis=0) if len(chunks) > 1 else chunk_gradients[0]
+    pull = tf.reshape(pulls.stack(), [-1, dim])[:num_queries]
+    return value, query_gradient, chunk_gradients, pull
+
+
+def _chunked_part(
+    objective: RankObjective,
+    competition: Competition,
+    chunks: list[_Chunk],
+    bound: tf.Tensor,
+    block: _Block,
+) -> BlockPart:
+    """By the sums over chunks of candidates; ``bound`` is what no gap is above."""
+    # From a matrix product like the others, so that an item like the positive ties with it.
+    positive = tf.linalg.diag_part(
+        tf.matmul(block.queries, block.positive_rows, transpose_b=True)
     )
-    candidate_gradient = tf.tensor_scatter_nd_add(
-        candidate_gradient, positive_columns[:, tf.newaxis], pulled
+    rivals = _Rivals(positive, competition, block)
+    weights = _candidate_weights(competition, block)
+    sums: list[ChunkSums] = []
+    for chunk in chunks:
+        # One chunk after the other: together they would not stay in the cache.
+        with tf.control_dependencies([s.slope_sums for s in sums[-1:]]):
+            scores = tf.matmul(block.queries, chunk.rows, transpose_b=True)
+            gaps = rivals.gaps(chunk, scores)
+            sums.append(chunk_sums(gaps, objective, chunk.columns_of(weights), bound))
+    losses, factors = losses_and_factors(sums, objective, competition.estimator(rivals.count))
+    losses = tf.where(tf.math.is_nan(positive), positive, losses)
+    # The row factors go into the thin matrices, and the positive's part is a thin one too.
+    factors = [(block.weights * factor)[:, tf.newaxis] for factor in factors]
+    query_gradient, pull = tf.zeros_like(block.queries), tf.zeros_like(positive)[:, tf.newaxis]
+    pushes = []
+    for s, chunk, factor in zip(sums, chunks, factors):
+        query_gradient += factor * tf.matmul(s.slopes, chunk.rows)
+        pull += factor * s.slope_sums[:, tf.newaxis]
+        pushes.append(tf.matmul(s.slopes, factor * block.queries, transpose_a=True))
+    query_gradient -= pull * block.positive_rows
+    return block.weights * losses, query_gradient, pushes, -pull * block.queries
+
+
+def _whole_part(
+    objective: Objective, competition: Competition, everyone: _Chunk, block: _Block
+) -> BlockPart:
+    """By the form that takes whole rows of scores; ``everyone`` has all candidates."""
+    scores = tf.matmul(block.queries, everyone.rows, transpose_b=True)
+    rivals = _Rivals(tf.gather(scores, block.columns, batch_dims=1), competition, block)
+    gaps = rivals.gaps(everyone, scores)
+    negatives = tf.not_equal(gaps, tf.constant(NO_GAP, gaps.dtype))
+    estimator = dataclasses.replace(
+        competition.estimator(rivals.count),
+        candidate_weights=_candidate_weights(competition, block),
     )
-    return value, query_gradient, candidate_gradient
+    losses, gradient = one_positive(scores, block.columns, negatives, estimator, objective)
+    gradient *= block.weights[:, tf.newaxis]
+    return (
+        block.weights * losses,
+        tf.matmul(gradient, everyone.rows),
+        [tf.matmul(gradient, block.queries, transpose_a=True)],
+        tf.zeros_like(block.queries),
+    )
+
+
+def _candidate_weights(competition: Competition, block: _Block) -> tf.Tensor | None:
+    if competition.candidate_weights is None:
+        return None
+    return competition.candidate_weights(block.start, block.size)
 
 
 def _longest(vectors: tf.Tensor) -> tf.Tensor:
@@ -242,16 +316,10 @@ class _Rivals:
       count: ``[num_rows]``: how many of the candidates seen so far compete.
     """
 
-    def __init__(
-        self,
-        positive: tf.Tensor,
-        columns: tf.Tensor,
-        competition: Competition,
-        start: tf.Tensor,
-        size: tf.Tensor,
-    ) -> None:
+    def __init__(self, positive: tf.Tensor, competition: Competition, block: _Block) -> None:
+        start, size = block.start, block.size
         self._positive = positive[:, tf.newaxis]
-        self._columns = columns
+        self._columns = block.columns
         self._size = size
         self._considered = None if competition.mask is None else competition.mask(start, size)
         self._dropped = None if competition.dropped is None else competition.dropped(start, size)

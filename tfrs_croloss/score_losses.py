@@ -52,7 +52,7 @@ def pair_losses(
     """
     def readable(exact: tf.Tensor) -> Factored:
         return _unfactored(
-            *_one_positive(exact, positive_columns, negatives, estimator, objective)
+            *one_positive(exact, positive_columns, negatives, estimator, objective)
         )
 
     if not _goes_by_index(objective):
@@ -78,7 +78,7 @@ def _by_index(
     objective: RankObjective,
     otherwise: Callable[[], Factored],
 ) -> Factored:
-    """As ``_one_positive`` for built-in kernels.
+    """As ``one_positive`` for built-in kernels.
 
     Args:
       scores: ``[num_queries, num_candidates]``.
@@ -110,14 +110,18 @@ def _unfactored(losses: tf.Tensor, gradient: tf.Tensor) -> Factored:
     return losses, tf.ones_like(losses), gradient
 
 
-def _one_positive(
+def one_positive(
     scores: tf.Tensor,
     positive_columns: tf.Tensor,
     negatives: tf.Tensor,
     estimator: RankEstimator,
     objective: Objective,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Losses ``[num_queries]`` and their gradient ``[num_queries, num_candidates]``."""
+    """The readable form of one positive per row; arguments as for ``pair_losses``.
+
+    Returns:
+      Losses ``[num_queries]`` and their gradient ``[num_queries, num_candidates]``.
+    """
     if isinstance(objective, RowObjective):
         columns = tf.range(tf.shape(scores)[1], dtype=positive_columns.dtype)
         positives = tf.equal(columns[tf.newaxis, :], positive_columns[:, tf.newaxis])
@@ -142,14 +146,14 @@ def _all_positives(
     objective: Objective,
     absent: float,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """As ``_one_positive``, summed over a row's positives; ``absent`` where there is none."""
+    """As ``one_positive``, summed over a row's positives; ``absent`` where there is none."""
     count = tf.reduce_sum(tf.cast(positives, tf.int32), axis=-1)
     if isinstance(objective, RowObjective):
         losses, gradient = objective.losses_and_gradient(scores, positives, negatives, estimator)
         present = count > 0
         losses = tf.where(present, losses, tf.constant(absent, scores.dtype))
         return losses, tf.where(present[:, tf.newaxis], gradient, tf.zeros_like(gradient))
-    losses, gradient = _one_positive(
+    losses, gradient = one_positive(
         scores, tf.argmax(tf.cast(positives, tf.int8), axis=-1), negatives, estimator, objective
     )
     present = count > 0
@@ -161,7 +165,7 @@ def _all_positives(
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         order = tf.cumsum(tf.cast(positives, tf.int32), axis=-1)
         is_next = tf.logical_and(positives, tf.equal(order, number))
-        more_losses, more_gradient = _one_positive(
+        more_losses, more_gradient = one_positive(
             scores, tf.argmax(tf.cast(is_next, tf.int8), axis=-1), negatives, estimator, objective
         )
         present = count >= number

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import arguments
-from pipelines.assembly import build_loss, catalogue_task
+from pipelines.assembly import build_loss
 from pipelines.errors import UserError
 from pipelines.experiments import report
 from pipelines.experiments.cells import (
@@ -28,7 +28,6 @@ from pipelines.experiments.cells import (
 from pipelines.experiments.contestants import (
     CONTESTANTS,
     GROUPS,
-    Contestant,
     Range,
     named,
     trial,
@@ -118,14 +117,15 @@ def run(args: argparse.Namespace) -> None:
     num_trials = min(args.trials, 2) if args.quick else args.trials
     seeds = range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds))
     _check(args, seeds)
-    contestants = _able(named(args.losses), base, data.num_items, "all" in args.losses)
     temperatures = Range(args.temperatures[0], args.temperatures[1], logarithmic=True)
     variants = {
         name: [
             trial(name, contestant, number, base, temperatures) for number in range(num_trials)
         ]
-        for name, contestant in contestants.items()
+        for name, contestant in named(args.losses).items()
     }
+    for trials in variants.values():  # Better now than after hours of training the others.
+        build_loss(trials[0].settings(base, args.search_seed), data.num_items)
     out = Path(args.out or f"{str(args.data).rstrip('/')}-compare")
     runner = Runner(out, data, args.keep_runs)
     comparison = Comparison(runner, variants, base, args.search_seed, list(seeds), args.average)
@@ -279,24 +279,3 @@ def _check(args: argparse.Namespace, seeds: range) -> None:
             f"--search-seed should not be one of the seeds that are tested ({seeds[0]} to "
             f"{seeds[-1]}). Received: {args.search_seed}. Pass another, or another --first-seed."
         )
-
-
-def _able(
-    contestants: dict[str, Contestant], base: TrainSettings, num_items: int, leave_out: bool
-) -> dict[str, Contestant]:
-    """Those that can be trained with these settings; an error unless ``leave_out``."""
-    able = {}
-    for name, contestant in contestants.items():
-        variant = trial(name, contestant, 0, base, Range(1.0, 1.0))
-        settings = variant.settings(base, 0)
-        try:
-            loss = build_loss(settings, num_items)
-            if settings.whole_catalogue:
-                catalogue_task(loss, settings)
-        except UserError as error:
-            if not leave_out:
-                raise UserError(f"--losses {name}: {error}") from error
-            print(f"note: {name} is left out. {error}")
-        else:
-            able[name] = contestant
-    return able
