@@ -13,9 +13,14 @@ scored again by the definition.
 
 from __future__ import annotations
 
+from typing import Optional
+
 import tensorflow as tf
 
 RESCORED_AT_ONCE = 16_384
+# What blocks leave open is looked at once for so many of them, and so many rows at a time.
+_BLOCKS_AT_ONCE = 16
+_ROWS_AT_ONCE = 2048
 # Sums of as many squares of 6 are exact in float32.
 LARGEST_BLOCK = 2**18
 
@@ -51,19 +56,9 @@ def norms(rows: tf.Tensor) -> tf.Tensor:
     return tf.norm(tf.cast(rows, tf.float64), axis=1)
 
 
-@tf.function(
-    input_signature=[
-        tf.TensorSpec([None, None], tf.float32),
-        tf.TensorSpec([None], tf.int64),
-        tf.TensorSpec([None], tf.float32),
-        tf.TensorSpec([None, None], tf.float32),
-        tf.TensorSpec([], tf.int64),
-        tf.TensorSpec([], tf.bool),
-    ]
-)
 def count_ahead(
     queries: tf.Tensor,
-    query_rows: tf.Tensor,
+    query_rows: Optional[tf.Tensor],
     positive_scores: tf.Tensor,
     candidates: tf.Tensor,
     block_size: tf.Tensor,
@@ -77,7 +72,8 @@ def count_ahead(
     Args:
       queries: ``[num_queries, dim]`` float32.
       query_rows: ``[num_pairs]`` int64, the row of ``queries`` that each pair belongs to: in
-        ascending order, and every row at least once.
+        ascending order, and every row at least once. None where there is one pair for each row,
+        which is faster.
       positive_scores: ``[num_pairs]`` float32, from `pair_scores`.
       candidates: ``[num_items, dim]`` float32.
       block_size: scalar int64, candidates in one matrix product, at most `LARGEST_BLOCK`.
@@ -88,10 +84,35 @@ def count_ahead(
       Two ``[num_pairs]`` int64 tensors. A positive that is itself among the candidates is one of
       those level with it.
     """
+    if query_rows is None:
+        return _count_single(queries, positive_scores, candidates, block_size, rescore)
+    return _count_grouped(queries, positive_scores, candidates, block_size, rescore, query_rows)
+
+
+_ARGUMENTS = [
+    tf.TensorSpec([None, None], tf.float32),
+    tf.TensorSpec([None], tf.float32),
+    tf.TensorSpec([None, None], tf.float32),
+    tf.TensorSpec([], tf.int64),
+    tf.TensorSpec([], tf.bool),
+]
+
+
+def _count(
+    queries: tf.Tensor,
+    positive_scores: tf.Tensor,
+    candidates: tf.Tensor,
+    block_size: tf.Tensor,
+    rescore: tf.Tensor,
+    query_rows: Optional[tf.Tensor] = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
     num_items = tf.shape(candidates, out_type=tf.int64)[0]
+    num_pairs = tf.size(positive_scores, out_type=tf.int64)
+    one_row_each = query_rows is None
+    if one_row_each:
+        query_rows = tf.range(num_pairs)
     dim = tf.cast(tf.shape(queries)[1], tf.float64)
     largest = tf.maximum(tf.reduce_max(candidates), -tf.reduce_min(candidates))
-    one_row_each = tf.equal(tf.size(query_rows), tf.shape(queries)[0])
     # Gaps to the positive's score are scaled and shifted so that a tie is at 3, and 0 and 6 are
     # twice the error bound of the product away, whatever the order of its sums: a comparison is
     # certain beyond them.
@@ -118,44 +139,46 @@ def count_ahead(
         ahead += num_items
         num_items = tf.zeros_like(num_items)
 
-    # Pairs and items too close to call, of the blocks since these were last settled.
-    close_pairs = tf.zeros([0], tf.int64)
-    close_items = tf.zeros([0], tf.int64)
-    for start in tf.range(tf.constant(0, tf.int64), num_items, block_size):
-        tf.autograph.experimental.set_loop_options(
-            parallel_iterations=4,
-            shape_invariants=[
-                (close_pairs, tf.TensorShape([None])),
-                (close_items, tf.TensorShape([None])),
-            ],
+    for start in tf.range(tf.constant(0, tf.int64), num_items, _BLOCKS_AT_ONCE * block_size):
+        part = candidates[start : start + _BLOCKS_AT_ONCE * block_size] / largest
+        part = tf.pad(part, [[0, 0], [0, 1]], constant_values=1.0)
+        num_blocks = tf.cast(
+            -(-tf.shape(part, out_type=tf.int64)[0] // block_size), tf.int32
         )
-        block = candidates[start : start + block_size] / largest
-        gaps = tf.matmul(
-            directions, tf.pad(block, [[0, 0], [0, 1]], constant_values=1.0), transpose_b=True
-        )
-        if not one_row_each:
-            gaps = tf.gather(gaps, query_rows) + shifts[:, tf.newaxis]
-
-        # Certain gaps become 0 or 6, whose sums are exact, and faster than comparing and counting.
-        # 6 x - x^2 is 0 for those and positive in between; it is over 6 where x is not certain.
-        steps = tf.nn.relu6(gaps)
-        total = tf.reduce_sum(steps, axis=1)
-        norm = tf.math.reduce_euclidean_norm(steps, axis=1)
-        unsure = 6.0 * total - tf.square(norm) > 4.0
-        num_above = tf.cast(tf.round(total / 6.0), tf.int64)
-        ahead += tf.where(unsure, tf.constant(0, tf.int64), num_above)
-
-        # Few pairs have a candidate this close: their steps are looked at one by one.
-        unsure_pairs = tf.where(unsure)
-        steps = tf.gather_nd(steps, unsure_pairs)
-        ahead = tf.tensor_scatter_nd_add(
-            ahead, unsure_pairs, tf.math.count_nonzero(steps >= 6.0, axis=1)
-        )
-        close = tf.where((steps > 0.0) & (steps < 6.0))
-        close_pairs = tf.concat([close_pairs, tf.gather(unsure_pairs[:, 0], close[:, 0])], axis=0)
-        close_items = tf.concat([close_items, close[:, 1] + start], axis=0)
-        if tf.size(close_pairs) >= RESCORED_AT_ONCE or start + block_size >= num_items:
+        # Rows that a block leaves open: where they come from, and their steps.
+        places = tf.TensorArray(tf.int64, num_blocks, infer_shape=False, element_shape=[None])
+        rows = tf.TensorArray(tf.float32, num_blocks, infer_shape=False, element_shape=[None, None])
+        certain = tf.zeros_like(shifts)
+        # Nothing else belongs into this loop: it takes nearly all of the time.
+        for number in tf.range(num_blocks):
+            first = tf.cast(number, tf.int64) * block_size
+            gaps = tf.matmul(directions, part[first : first + block_size], transpose_b=True)
+            if not one_row_each:
+                gaps = tf.gather(gaps, query_rows) + shifts[:, tf.newaxis]
+            # Certain gaps become 0 or 6, whose sums are exact, and faster than comparing and
+            # counting. 6 x - x^2 is 0 for those, and over 6 where x is not certain.
+            steps = tf.nn.relu6(gaps)
+            total = tf.reduce_sum(steps, axis=1)
+            norm = tf.math.reduce_euclidean_norm(steps, axis=1)
+            is_open = 6.0 * total - tf.square(norm) > 4.0
+            certain += tf.where(is_open, 0.0, total)
+            pairs = tf.where(is_open)[:, 0]
+            places = places.write(number, first * num_pairs + pairs)
+            missing = block_size - tf.shape(steps, out_type=tf.int64)[1]
+            rows = rows.write(number, tf.pad(tf.gather(steps, pairs), [[0, 0], [0, missing]]))
+        ahead += tf.cast(tf.round(certain / 6.0), tf.int64)
+        place, steps = places.concat(), rows.concat()
+        for first_row in tf.range(0, tf.size(place), _ROWS_AT_ONCE):
+            some = place[first_row : first_row + _ROWS_AT_ONCE]
+            pairs, first_items = some % num_pairs, start + some // num_pairs
+            some_steps = steps[first_row : first_row + _ROWS_AT_ONCE]
+            ahead += _count_by_pair(
+                tf.math.count_nonzero(some_steps >= 6.0, axis=1), pairs, query_rows
+            )
+            close = tf.where((some_steps > 0.0) & (some_steps < 6.0))
+            close_pairs = tf.gather(pairs, close[:, 0])
             if rescore:
+                close_items = tf.gather(first_items, close[:, 0]) + close[:, 1]
                 more_ahead, more_level = _settle(
                     close_pairs, close_items, queries, query_rows, positive_scores, candidates
                 )
@@ -165,9 +188,11 @@ def count_ahead(
                 level += _count_by_pair(
                     tf.ones_like(close_pairs, tf.bool), close_pairs, query_rows
                 )
-            close_pairs = close_pairs[:0]
-            close_items = close_items[:0]
     return ahead, level
+
+
+_count_single = tf.function(_count, input_signature=_ARGUMENTS)
+_count_grouped = tf.function(_count, input_signature=[*_ARGUMENTS, tf.TensorSpec([None], tf.int64)])
 
 
 def _settle(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -35,7 +35,11 @@ class Catalogue(abc.ABC):
 
     @abc.abstractmethod
     def count_ahead(
-        self, queries: tf.Tensor, query_rows: np.ndarray, scores: np.ndarray, block_size: int
+        self,
+        queries: tf.Tensor,
+        query_rows: Optional[np.ndarray],
+        scores: np.ndarray,
+        block_size: int,
     ) -> tuple[np.ndarray, np.ndarray]:
         """How many items are ahead of each pair and level with it; see `counting.count_ahead`."""
 
@@ -60,12 +64,16 @@ class HeldCatalogue(Catalogue):
         return np.asarray(counting.pair_scores(queries, tf.gather(self._vectors, item_ids)))
 
     def count_ahead(
-        self, queries: tf.Tensor, query_rows: np.ndarray, scores: np.ndarray, block_size: int
+        self,
+        queries: tf.Tensor,
+        query_rows: Optional[np.ndarray],
+        scores: np.ndarray,
+        block_size: int,
     ) -> tuple[np.ndarray, np.ndarray]:
         """See `Catalogue.count_ahead`."""
         ahead, level = counting.count_ahead(
             queries,
-            tf.constant(query_rows, tf.int64),
+            None if query_rows is None else tf.constant(query_rows, tf.int64),
             tf.constant(scores, tf.float32),
             self._vectors,
             tf.constant(block_size, tf.int64),
@@ -166,14 +174,18 @@ class ShardedCatalogue(Catalogue):
         )
 
     def count_ahead(
-        self, queries: tf.Tensor, query_rows: np.ndarray, scores: np.ndarray, block_size: int
+        self,
+        queries: tf.Tensor,
+        query_rows: Optional[np.ndarray],
+        scores: np.ndarray,
+        block_size: int,
     ) -> tuple[np.ndarray, np.ndarray]:
         """See `Catalogue.count_ahead`."""
         counts = self._local(
             self._counts(
                 self._parts,
                 queries,
-                tf.constant(query_rows, tf.int64),
+                None if query_rows is None else tf.constant(query_rows, tf.int64),
                 tf.constant(scores, tf.float32),
                 tf.constant(block_size, tf.int64),
             )
@@ -194,7 +206,7 @@ class ShardedCatalogue(Catalogue):
         self,
         part: tf.Tensor,
         queries: tf.Tensor,
-        query_rows: tf.Tensor,
+        query_rows: Optional[tf.Tensor],
         scores: tf.Tensor,
         block_size: tf.Tensor,
     ) -> tf.Tensor:

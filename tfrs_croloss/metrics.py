@@ -153,7 +153,7 @@ class FactorizedRecall(tfrs.metrics.Factorized):
             positives = tf.gather(embeddings, tf.maximum(positions, 0))
         ahead, level = counting.count_ahead(
             queries,
-            tf.range(tf.shape(queries, out_type=tf.int64)[0]),
+            None,
             counting.pair_scores(queries, positives),
             embeddings,
             tf.constant(self._block_size, tf.int64),

@@ -44,8 +44,8 @@ def exact_ranks(
         "keep" it and rank it among the items that are left; or "miss": rank ``num_items + 1``, as
         a system that never shows excluded items would.
       candidate_block_size: candidates scored at a time.
-      query_block_size: pairs ranked at a time. Memory beyond the inputs is about 16 bytes times the
-        product of both block sizes.
+      query_block_size: pairs ranked at a time. Memory beyond the inputs is about 40 bytes times the
+        product of both block sizes, and up to five times that where nearly all scores are ties.
 
     Returns:
       ``[num_pairs]`` int64 ranks, in the order of the (flattened) positives. They do not depend on
@@ -76,8 +76,12 @@ def exact_ranks(
         block_rows, local_rows = np.unique(rows[pairs], return_inverse=True)
         block_queries = tf.gather(queries, block_rows)
         bars = catalogue.scores(tf.gather(queries, rows[pairs]), ids[pairs])
+        one_each = len(block_rows) == len(pairs)
         ahead, level = catalogue.count_ahead(
-            block_queries, local_rows.reshape(-1), bars, candidate_block_size
+            block_queries,
+            None if one_each else local_rows.reshape(-1),
+            bars,
+            candidate_block_size,
         )
         ranks[pairs] = np.minimum(ahead + np.maximum(level, 1), num_items)
         for among, items in left_out.competitors(pairs, RESCORED_AT_ONCE):
