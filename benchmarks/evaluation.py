@@ -15,6 +15,8 @@ import tensorflow_recommenders as tfrs  # isort: skip
 from tfrs_croloss import metrics  # isort: skip
 
 CUTOFFS = (50, 100, 200, 500)
+OURS, PRODUCT = "evaluate", "bare matrix product"
+BRUTE_FORCE, DATASET = "FactorizedTopK, BruteForce", "FactorizedTopK, dataset"
 
 
 def contenders(
@@ -31,8 +33,8 @@ def contenders(
     index = tfrs.layers.factorized_top_k.BruteForce(k=max(CUTOFFS)).index(candidates)
     dataset = tf.data.Dataset.from_tensor_slices(candidates).batch(128)
     rivals = {
-        "FactorizedTopK, dataset": tfrs.metrics.FactorizedTopK(dataset, ks=CUTOFFS),
-        "FactorizedTopK, BruteForce": tfrs.metrics.FactorizedTopK(index, ks=CUTOFFS),
+        DATASET: tfrs.metrics.FactorizedTopK(dataset, ks=CUTOFFS),
+        BRUTE_FORCE: tfrs.metrics.FactorizedTopK(index, ks=CUTOFFS),
         "FactorizedRecall": metrics.FactorizedRecall(candidates, ks=CUTOFFS),
     }
 
@@ -55,10 +57,10 @@ def contenders(
         if abs(first - ours.recall[50]) > 2.0 / num_queries:
             raise AssertionError(f"{name} found Recall@50 {first}, we {ours.recall[50]}")
     return {
-        "bare matrix product": lambda: tf.matmul(query_tensor, candidates, transpose_b=True)[
+        PRODUCT: lambda: tf.matmul(query_tensor, candidates, transpose_b=True)[
             0, 0
         ].numpy(),
-        "evaluate": lambda: metrics.evaluate(
+        OURS: lambda: metrics.evaluate(
             query_tensor, candidates, positives, cutoffs=CUTOFFS
         ),
         **calls,
@@ -70,23 +72,33 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--queries", type=int, default=2048)
     parser.add_argument("--items", type=int, default=100_000)
-    parser.add_argument("--dims", type=int, nargs="+", default=[32, 64])
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--dims", type=int, nargs="+", default=[32])
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--dataset-repeats", type=int, default=2, help="of the slowest rival")
     arguments = parser.parse_args()
     met = True
     for dim in arguments.dims:
-        seconds = harness.time_in_turns(
-            contenders(arguments.queries, arguments.items, dim), arguments.repeats, warm_up=0
-        )
-        met &= harness.report(
+        calls = contenders(arguments.queries, arguments.items, dim)
+        title = (
             f"Exact evaluation: {arguments.queries:,} queries, {arguments.items:,} items, D={dim}, "
-            f"N up to {max(CUTOFFS)}",
-            seconds,
+            f"N up to {max(CUTOFFS)}"
+        )
+        # The one that takes a hundred times as long has turns of its own.
+        slowest = {name: calls.pop(name) for name in (DATASET,)}
+        met &= harness.report(
+            title,
+            harness.time_in_turns(calls, arguments.repeats),
             [
-                harness.Target("FactorizedTopK, dataset", "evaluate", 40.0),
-                harness.Target("FactorizedTopK, BruteForce", "evaluate", 6.0),
-                harness.Target("evaluate", "bare matrix product", 2.5, at_most=True),
+                harness.Target(BRUTE_FORCE, OURS, 6.0),
+                harness.Target(OURS, PRODUCT, 2.5, at_most=True),
             ],
+        )
+        slowest[OURS] = calls[OURS]
+        met &= harness.report(
+            title,
+            harness.time_in_turns(slowest, arguments.dataset_repeats, warm_up=0),
+            [harness.Target(DATASET, OURS, 40.0)],
+            baseline=OURS,
         )
     return 0 if met else 1
 
