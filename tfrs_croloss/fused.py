@@ -31,8 +31,10 @@ from tfrs_croloss.score_losses import one_positive
 
 # A chunk's scores and what is made of them should stay in the processor's cache.
 _CHUNK_BYTES = 6 * 2**20
-# The gradient of all candidates is written once per block, so that blocks should not be too thin.
+# The gradient of all candidates is written once per block, so that blocks should not be too thin; the
+# less so the more candidates there are, since a long gradient does not stay in the cache.
 _LEAST_ROWS = 40
+_CANDIDATES_PER_ROW = 25_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +75,8 @@ def weighted_loss(
       objective: any; those of built-in kernels are chunked, and need less time and memory.
       competition: who competes with whom.
       memory_budget: in bytes, for the slopes of one block. By default they take 6 MB, or what 40
-        queries take where that is more. Without a fast form, several matrices are as large.
+        queries take where that is more, or one query for every 25,000 candidates. Without a fast
+        form, several matrices are as large.
 
     Returns:
       A scalar, differentiable with respect to both embeddings.
@@ -107,9 +110,11 @@ def rows_per_block(
     num_queries: tf.Tensor, candidates: tf.Tensor, memory_budget: int | None
 ) -> tf.Tensor:
     """How many queries fit the budget: at least one, at most all, in blocks of even size."""
-    row_bytes = tf.maximum(tf.shape(candidates, out_type=tf.int64)[0] * candidates.dtype.size, 1)
+    num_candidates = tf.shape(candidates, out_type=tf.int64)[0]
+    row_bytes = tf.maximum(num_candidates * candidates.dtype.size, 1)
     if memory_budget is None:
-        most = tf.maximum(_CHUNK_BYTES // row_bytes, _LEAST_ROWS)
+        least = tf.maximum(num_candidates // _CANDIDATES_PER_ROW, _LEAST_ROWS)
+        most = tf.maximum(_CHUNK_BYTES // row_bytes, least)
     else:
         most = tf.maximum(memory_budget // row_bytes, 1)
     queries = tf.maximum(tf.cast(num_queries, tf.int64), 1)
