@@ -17,13 +17,13 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pipelines.errors import UserError
 
 try:
     import fcntl
-except ImportError:  # Windows: leftovers of killed runs stay until someone removes them.
+except ImportError:  # Windows has no such locks.
     fcntl = None  # type: ignore[assignment]
 
 PACKAGES = (
@@ -126,6 +126,28 @@ def sha256(path: str | os.PathLike[str]) -> str:
     return digest.hexdigest()
 
 
+def lock(file: IO[Any] | int, *, wait: bool = False) -> bool:
+    """Takes an open file or folder for this process, until it is closed.
+
+    Args:
+      file: which other processes lock too; a file, or its descriptor.
+      wait: whether to wait for another process that has it.
+
+    Returns:
+      False where another process has it. Always True where there are no locks, as on Windows and
+      some network drives: there, nothing keeps others away.
+    """
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
 def _check_replaceable(final: Path, overwrite: bool) -> None:
     if not os.path.lexists(final):
         return
@@ -146,13 +168,12 @@ def _locked_sibling(final: Path) -> tuple[Path, int | None]:
         folder.chmod(0o777 & ~_umask())
         if fcntl is None:
             return folder, None
-        lock = os.open(folder, os.O_RDONLY)
-        with contextlib.suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(folder, os.O_RDONLY)
             # Another run may have taken the folder for a leftover before it was locked.
-            if folder.exists():
-                return folder, lock
-        os.close(lock)
+            if lock(descriptor) and folder.exists():
+                return folder, descriptor
+            os.close(descriptor)
 
 
 def _umask() -> int:
@@ -201,7 +222,7 @@ def _clean_up(final: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
         else:
             os.rename(old, final)
-    if fcntl is None:
+    if fcntl is None:  # Leftovers of killed runs stay until someone removes them.
         return
     prefix = f".tmp-{final.name}-"
     for leftover in final.parent.iterdir():
@@ -210,14 +231,11 @@ def _clean_up(final: Path) -> None:
         if not is_ours or not leftover.is_dir() or leftover.is_symlink():
             continue
         try:
-            lock = os.open(leftover, os.O_RDONLY)
+            descriptor = os.open(leftover, os.O_RDONLY)
         except OSError:
             continue
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            pass  # A live run is writing there.
-        else:
-            shutil.rmtree(leftover, ignore_errors=True)
+            if lock(descriptor):  # Else a live run is writing there.
+                shutil.rmtree(leftover, ignore_errors=True)
         finally:
-            os.close(lock)
+            os.close(descriptor)

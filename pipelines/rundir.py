@@ -13,14 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.errors import UserError
-from pipelines.folders import read_json, sha256, versions, write_json
+from pipelines.folders import lock, read_json, sha256, versions, write_json
 from pipelines.prepared import MANIFEST, PreparedData
 from pipelines.settings import TrainSettings
-
-try:
-    import fcntl
-except ImportError:  # Windows: nothing keeps two processes from training in one folder.
-    fcntl = None  # type: ignore[assignment]
 
 CONFIG = "config.json"
 RESULT = "result.json"
@@ -160,14 +155,9 @@ def exclusive(path: Path) -> Iterator[None]:
     Raises:
       UserError: another one does.
     """
-    if fcntl is None:
-        yield
-        return
-    with open(path / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(f"another process is training in {path}. Wait for it.") from None
+    with open(path / ".lock", "w") as file:
+        if not lock(file):
+            raise UserError(f"another process is training in {path}. Wait for it.")
         yield
 
 

@@ -12,11 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.__main__ import main
-
-try:
-    import fcntl
-except ImportError:  # Windows: each process makes its own.
-    fcntl = None  # type: ignore[assignment]
+from pipelines.folders import lock
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -104,12 +100,12 @@ def made_once(
       make: makes it.
       factory: whose folders of all processes have one parent.
     """
-    if fcntl is None or "PYTEST_XDIST_WORKER" not in os.environ:
+    if os.name == "nt" or "PYTEST_XDIST_WORKER" not in os.environ:
         make(folder)
         return folder
     shared = factory.getbasetemp().parent / f"shared-{folder.name}"
-    with open(shared.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with open(shared.with_suffix(".lock"), "w") as file:
+        lock(file, wait=True)
         if shared.exists():
             shutil.copytree(shared, folder)
         else:
