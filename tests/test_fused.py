@@ -199,7 +199,7 @@ def test_block_sizes():
     assert int(rows_per_block(tf.constant(100), table, 99 * row)) == 50  # even blocks
     assert int(rows_per_block(tf.constant(0), table, None)) == 1
     assert int(rows_per_block(tf.constant(10**6), tf.zeros([10**5, 1]), None)) == 40
-    assert int(rows_per_block(tf.constant(10**6), tf.zeros([2 * 10**6, 1]), None)) == 80
+    assert int(rows_per_block(tf.constant(10**6), tf.zeros([18 * 10**5, 1]), None)) == 100
 
 
 def exact_loss(loss, queries, catalogue, positives, known, weights, temperature, cosine):

@@ -161,7 +161,7 @@ def _counts_and_slopes(
     if isinstance(kernel, comparison.Hinge):
         counts = kernel(gaps)
         return counts, tf.sign(counts)
-    if isinstance(kernel, comparison.Softplus):
+    if isinstance(kernel, (comparison.Sigmoid, comparison.Softplus)):
         return kernel.value_and_derivative(gaps, bound)
     return kernel.value_and_derivative(gaps)
 

@@ -34,7 +34,7 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
       temperature: scores are divided by it; above 0.
       normalize: whether to score by the cosine instead of the inner product.
       memory_budget: in bytes, for one block of queries; by default what 40 queries take, or one for
-        every 25,000 items, at four bytes for every item.
+        every 18,000 items, at four bytes for every item.
       name: of the task.
     """
 

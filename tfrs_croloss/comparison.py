@@ -36,6 +36,8 @@ _LOG_OF_NOTHING = -1e30
 _LARGE_SQUARE_ROOT = 1e18
 # Past this gap log(1 + exp(gap)) is the gap itself, and exp(gap) still fits float32.
 LARGE_GAP = 60.0
+# Up to this gap the square of exp(gap) fits float32 too.
+_SMALL_GAP = 40.0
 
 
 def _sigmoid_of(exponential: tf.Tensor) -> tf.Tensor:
@@ -141,11 +143,30 @@ class Sigmoid(ComparisonKernel):
     def derivative(self, gaps: tf.Tensor) -> tf.Tensor:
         return self.value_and_derivative(gaps)[1]
 
-    def value_and_derivative(self, gaps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Both from one exponential, and both to the last digits wherever they are small."""
-        exponential = tf.exp(tf.minimum(gaps, math.log(gaps.dtype.max) - 1.0))
-        counts = _sigmoid_of(exponential)
-        return counts, counts / (1.0 + exponential)
+    def value_and_derivative(
+        self, gaps: tf.Tensor, bound: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Both from one exponential, and both to the last digits wherever they are small.
+
+        Args:
+          gaps: of any shape.
+          bound: a scalar that no gap is above, if one is known: it may spare two passes.
+        """
+
+        def with_large_gaps() -> tuple[tf.Tensor, tf.Tensor]:
+            exponential = tf.exp(tf.minimum(gaps, math.log(gaps.dtype.max) - 1.0))
+            counts = _sigmoid_of(exponential)
+            return counts, counts / (1.0 + exponential)
+
+        def with_small_gaps() -> tuple[tf.Tensor, tf.Tensor]:
+            exponential = tf.exp(gaps)
+            # x / (1 + x)^2 in one operation; the square fits the type.
+            slopes = tf.raw_ops.SoftsignGrad(gradients=exponential, features=exponential)
+            return _sigmoid_of(exponential), slopes
+
+        if bound is None:
+            return with_large_gaps()
+        return tf.cond(bound <= _SMALL_GAP, with_small_gaps, with_large_gaps)
 
 
 class LogKernel(ComparisonKernel):
