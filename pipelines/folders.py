@@ -63,15 +63,15 @@ def atomic_folder(path: str | os.PathLike[str], overwrite: bool = False) -> Iter
     final.parent.mkdir(parents=True, exist_ok=True)
     _clean_up(final)
     _check_replaceable(final, overwrite)
-    folder, lock = _locked_sibling(final)
+    folder, descriptor = _locked_sibling(final)
     try:
         yield folder
         _check_replaceable(final, overwrite)
         _put_in_place(folder, final)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
@@ -126,7 +126,7 @@ def sha256(path: str | os.PathLike[str]) -> str:
     return digest.hexdigest()
 
 
-def lock(file: IO[Any] | int, *, wait: bool = False) -> bool:
+def lock(file: IO[Any] | int, *, wait: bool = False) -> bool | None:
     """Takes an open file or folder for this process, until it is closed.
 
     Args:
@@ -134,17 +134,17 @@ def lock(file: IO[Any] | int, *, wait: bool = False) -> bool:
       wait: whether to wait for another process that has it.
 
     Returns:
-      False where another process has it. Always True where there are no locks, as on Windows and
-      some network drives: there, nothing keeps others away.
+      Whether this process has it now; None where there are no locks, as on Windows and some network
+      drives, so that nothing is known and nothing keeps others away.
     """
     if fcntl is None:
-        return True
+        return None
     try:
         fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
-        pass
+        return None
     return True
 
 
@@ -171,7 +171,7 @@ def _locked_sibling(final: Path) -> tuple[Path, int | None]:
         with contextlib.suppress(FileNotFoundError):
             descriptor = os.open(folder, os.O_RDONLY)
             # Another run may have taken the folder for a leftover before it was locked.
-            if lock(descriptor) and folder.exists():
+            if lock(descriptor) is not False and folder.exists():
                 return folder, descriptor
             os.close(descriptor)
 
@@ -235,7 +235,7 @@ def _clean_up(final: Path) -> None:
         except OSError:
             continue
         try:
-            if lock(descriptor):  # Else a live run is writing there.
+            if lock(descriptor):  # Else a live run is writing there, or may be.
                 shutil.rmtree(leftover, ignore_errors=True)
         finally:
             os.close(descriptor)

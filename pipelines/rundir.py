@@ -156,7 +156,7 @@ def exclusive(path: Path) -> Iterator[None]:
       UserError: another one does.
     """
     with open(path / ".lock", "w") as file:
-        if not lock(file):
+        if lock(file) is False:
             raise UserError(f"another process is training in {path}. Wait for it.")
         yield
 

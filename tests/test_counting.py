@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfrs_croloss import counting
 from tfrs_croloss.evaluation import evaluate, summarize_ranks
 from tfrs_croloss.ranking import exact_ranks, popularity_ranks
 
@@ -80,6 +81,39 @@ def test_equal_scores_have_no_recall_below_the_catalogue_size(value):
     candidates = np.full((11, 4), value, np.float32)
     report = evaluate(np.ones((3, 4), np.float32), candidates, [0, 5, 10], cutoffs=[10, 11])
     assert report.recall == {10: 0.0, 11: 1.0}
+
+
+def test_a_step_that_is_not_quite_whole_is_rounded_in_its_block():
+    """One candidate in each of sixteen blocks is a little farther than the error bound."""
+    near = np.float32(1.0 - 28 * 2.0**-24)
+    catalogue = np.full([8192, 1], -1.0, np.float32)
+    catalogue[::512] = near
+    catalogue[5] = 1.0
+    assert exact_ranks(np.ones([1, 1], np.float32), catalogue, [5]) == [1]
+    catalogue = np.append(np.ones(15, np.float32), near)[:, np.newaxis]
+    for block_size in (1, 16):
+        ranks = exact_ranks(
+            np.ones([1, 1], np.float32), catalogue, [15], candidate_block_size=block_size
+        )
+        assert ranks == [16]
+
+
+def test_a_part_of_zero_vectors_scores_zero():
+    """Of a catalogue in parts, one may have nothing else."""
+    ahead, level = counting.count_ahead(
+        tf.ones([3, 2]), None, tf.constant([1.0, 0.0, -1.0]), tf.zeros([4, 2]),
+        tf.constant(512, tf.int64), tf.constant(True),
+    )
+    np.testing.assert_array_equal(ahead, [0, 0, 4])
+    np.testing.assert_array_equal(level, [0, 4, 0])
+
+
+def test_ties_of_many_rows_in_many_blocks():
+    """More rows than a block has, and more pairs than are scored again at once."""
+    queries = np.random.default_rng(0).normal(size=[130, 3]).astype(np.float32)
+    catalogue = np.tile(np.float32([[1.0, -2.0, 0.5]]), [300, 1])
+    ranks = exact_ranks(queries, catalogue, np.arange(130), candidate_block_size=16)
+    np.testing.assert_array_equal(ranks, 300)
 
 
 def test_a_zero_query_ties_with_everything():

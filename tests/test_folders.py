@@ -1,6 +1,8 @@
 """Folders that are complete or absent."""
 
+import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -137,3 +139,19 @@ def test_versions_come_without_imports():
         "assert not {'tensorflow', 'duckdb', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, env={**os.environ})
+
+
+def test_a_drive_without_locks(tmp_path, monkeypatch):
+    """Nothing is known of other folders there, so that none is taken for a leftover."""
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with folders.atomic_folder(tmp_path / "out") as one:
+        with folders.atomic_folder(tmp_path / "out") as other:
+            (other / "file").write_text("other")
+        (one / "file").write_text("one")
+        shutil.rmtree(tmp_path / "out")
+    assert (tmp_path / "out/file").read_text() == "one"

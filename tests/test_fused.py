@@ -11,7 +11,8 @@ import tensorflow as tf
 import tfrs_croloss
 from tests import oracle
 from tfrs_croloss import CROLoss, LambdaCROLoss, fused, score_losses
-from tfrs_croloss.fused import rows_per_block
+from tfrs_croloss.fused import Competition, most_rows, rows_per_block
+from tfrs_croloss.rank import rank_estimator
 from tfrs_croloss.rivals import BilateralSoftmax, BinaryCrossEntropy, SoftmaxAtK
 from tfrs_croloss.tasks import CatalogueRetrieval, Retrieval
 
@@ -152,11 +153,13 @@ def test_only_rows_with_one_positive_in_sight_go_by_its_index(monkeypatch):
     assert len(asked) == 2
 
 
-@pytest.mark.parametrize("scale", [3.0, 10.0, 60.0])
-def test_the_length_of_the_vectors_makes_no_difference(scale):
+@pytest.mark.parametrize("scale", [0.5, 3.0, 10.0, 60.0, 300.0])
+@pytest.mark.parametrize(
+    "loss", [LambdaCROLoss(1.0, "sigmoid", "softplus"), CROLoss(1.0, "sigmoid")]
+)
+def test_the_length_of_the_vectors_makes_no_difference(loss, scale):
     """The lengths say that gaps may be large, whether or not they are."""
     queries, candidates = batch(4, 9, scale=scale)
-    loss = LambdaCROLoss(1.0, "sigmoid", "softplus")
     fast = value_and_gradients(Retrieval(loss), queries, candidates)
     slow = value_and_gradients(
         lambda q, c: loss(tf.eye(4, 9), tf.matmul(q, c, transpose_b=True)), queries, candidates
@@ -193,13 +196,28 @@ def test_second_use_of_the_embeddings_adds_up():
 def test_block_sizes():
     table = tf.zeros([1000, 8])
     row = 4 * 1000
-    assert int(rows_per_block(tf.constant(100), table, 10 * row)) == 10
-    assert int(rows_per_block(tf.constant(100), table, 1)) == 1
-    assert int(rows_per_block(tf.constant(100), table, 10**12)) == 100
-    assert int(rows_per_block(tf.constant(100), table, 99 * row)) == 50  # even blocks
-    assert int(rows_per_block(tf.constant(0), table, None)) == 1
-    assert int(rows_per_block(tf.constant(10**6), tf.zeros([10**5, 1]), None)) == 40
-    assert int(rows_per_block(tf.constant(10**6), tf.zeros([18 * 10**5, 1]), None)) == 100
+    assert most_rows(table, 10 * row) == 10
+    assert most_rows(table, 1) == 1
+    assert most_rows(table, None) == 1572  # 6 MB
+    assert most_rows(tf.zeros([10**5, 1]), None) == 40
+    assert most_rows(tf.zeros([18 * 10**5, 1]), None) == 87  # 600 MB
+    assert most_rows(tf.zeros([18 * 10**5, 1]), None, is_chunked=False) == 40
+    # It would be 555 by the number of candidates alone.
+    assert most_rows(tf.zeros([10**7, 1]), None) == 40
+    assert int(rows_per_block(tf.constant(100), 10)) == 10
+    assert int(rows_per_block(tf.constant(100), 10**9)) == 100
+    assert int(rows_per_block(tf.constant(100), 99)) == 50  # even blocks
+    assert int(rows_per_block(tf.constant(0), 40)) == 1
+
+
+def test_blocks_of_as_many_candidates_as_there_are_in_the_end():
+    @tf.function(input_signature=[tf.TensorSpec([None, 1])])
+    def rows(candidates):
+        return most_rows(candidates, None), most_rows(candidates, 40)
+
+    by_default, given = rows(tf.zeros([5, 1]))
+    assert int(by_default) == 6 * 2**20 // 20
+    assert int(given) == 2
 
 
 def exact_loss(loss, queries, catalogue, positives, known, weights, temperature, cosine):
@@ -285,9 +303,14 @@ def test_losses_without_a_fast_form_rank_against_the_whole_catalogue(loss):
     assert_same(whole, expected, 1e-9)
 
 
-def test_known_positives_are_no_negatives_of_losses_without_a_fast_form():
+@pytest.mark.parametrize(
+    "loss",
+    [BilateralSoftmax(), BinaryCrossEntropy(calibration=0.9), SoftmaxAtK(5)],
+    ids=lambda loss: type(loss).__name__,
+)
+def test_known_positives_are_no_negatives_of_losses_without_a_fast_form(loss):
     queries, catalogue = batch(4, 10)
-    task = CatalogueRetrieval(BilateralSoftmax())
+    task = CatalogueRetrieval(loss)
     known = tf.ragged.constant([[8, 9], [9, 8], [1, 8, 9], [8, 3, 9]])
     value, (_, gradient) = value_and_gradients(
         lambda q, c: task(q, c, [0, 1, 1, 3], known_positive_items=known), queries, catalogue
@@ -298,6 +321,51 @@ def test_known_positives_are_no_negatives_of_losses_without_a_fast_form():
     assert float(value) == pytest.approx(float(without), rel=1e-12)
     np.testing.assert_allclose(gradient[:8], expected, rtol=1e-9, atol=1e-12)
     np.testing.assert_array_equal(gradient[8:], 0.0)
+
+
+def test_whole_rows_take_masks_and_weights_as_chunks_do():
+    queries, candidates = batch(5, 11)
+    generator = np.random.default_rng(2)
+    mask = tf.constant(generator.random([5, 11]) < 0.7)
+    weights = tf.constant(generator.uniform(0.5, 2.0, [5, 11]))
+    competition = Competition(
+        lambda count: rank_estimator(count, num_items=100, candidate_weights=weights[:1]),
+        mask=lambda start, size: tf.slice(mask, [start, 0], [size, 11]),
+        candidate_weights=lambda start, size: tf.slice(weights, [start, 0], [size, 11]),
+    )
+    outcomes = [
+        value_and_gradients(
+            lambda q, c: fused.weighted_loss(
+                q, c, tf.range(5), tf.range(5.0, dtype=tf.float64),
+                CROLoss(1.2, kernel).objective, competition,
+            ),
+            queries, candidates,
+        )
+        for kernel in ("sigmoid", tf.sigmoid)
+    ]
+    assert_same(*outcomes, 1e-9)
+
+
+def test_kernels_that_lose_their_shape_train_against_the_whole_catalogue():
+    def kernel(gaps):
+        return tf.py_function(lambda values: tf.exp(values), [gaps], gaps.dtype)
+
+    queries, catalogue = batch(4, 10)
+    losses = [
+        tf.function(CatalogueRetrieval(CROLoss(kernel=of_gaps)))(queries, catalogue, [0, 1, 1, 3])
+        for of_gaps in (kernel, "exponential")
+    ]
+    assert float(losses[0]) == pytest.approx(float(losses[1]), rel=1e-9)
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_the_whole_catalogue_is_checked_on_request(broken):
+    arguments = [tf.constant(rows) for rows in batch(4, 10)]
+    arguments[broken] = tf.concat([arguments[broken][:2], arguments[broken][2:] * np.nan], axis=0)
+    names = ("query_embeddings", "catalogue_embeddings")
+    task = CatalogueRetrieval(CROLoss(check_scores=True))
+    with pytest.raises(ValueError, match=f"`{names[broken]}` should be finite"):
+        task(*arguments, [0, 1, 1, 3])
 
 
 @pytest.mark.parametrize("call, message", [

@@ -11,6 +11,7 @@ from tfrs_croloss import _checks, _numeric
 from tfrs_croloss._keras import require_keras_2
 from tfrs_croloss.fused import Competition, weighted_loss
 from tfrs_croloss.losses import RetrievalLoss
+from tfrs_croloss.objective import RowObjective
 from tfrs_croloss.rank import RankEstimator, floating, same_type
 
 require_keras_2("tfrs_croloss.tasks")
@@ -33,8 +34,8 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
       loss_metrics: Keras metrics that summarise the loss.
       temperature: scores are divided by it; above 0.
       normalize: whether to score by the cosine instead of the inner product.
-      memory_budget: in bytes, for one block of queries; by default what 40 queries take, or one for
-        every 18,000 items, at four bytes for every item.
+      memory_budget: in bytes, for the scores of one block of queries. By default 6 MB, or what 40
+        queries take where that is more; and, with a million items and more, up to 600 MB.
       name: of the task.
     """
 
@@ -102,6 +103,9 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         )
         _check_matrices(queries, catalogue)
         positive_items = _rows_of(catalogue, "positive_items", positive_items)
+        if self._loss.check_scores:
+            queries = _finite("query_embeddings", queries)
+            catalogue = _finite("catalogue_embeddings", catalogue)
         if self._normalize:
             queries = tf.math.l2_normalize(queries, axis=-1)
             catalogue = tf.math.l2_normalize(catalogue, axis=-1)
@@ -117,8 +121,13 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
             rows = tf.cast(block.value_rowids(), tf.int32)
             return tf.stack([rows, block.values], axis=-1)
 
+        objective = self._loss.objective
+
         def exact(count: tf.Tensor) -> RankEstimator:
             num_items = tf.fill(tf.shape(count), tf.cast(tf.shape(catalogue)[0], count.dtype))
+            if isinstance(objective, RowObjective):
+                # These take fewer candidates than items for a sample, which it is not.
+                num_items = count + 1.0
             return RankEstimator(num_items, tf.zeros_like(count), tf.ones_like(count))
 
         loss = weighted_loss(
@@ -126,7 +135,7 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
             catalogue,
             positive_items,
             self._loss.reduction_weights(num_queries, dtype, sample_weight),
-            self._loss.objective,
+            objective,
             Competition(exact, dropped=None if known is None else dropped),
             self._memory_budget,
         )
@@ -153,6 +162,14 @@ def _check_matrices(queries: tf.Tensor, catalogue: tf.Tensor) -> None:
             "`catalogue_embeddings` should have the embedding_dim of `query_embeddings`. Received "
             f"shapes: {queries.shape} and {catalogue.shape}."
         )
+
+
+def _finite(name: str, rows: tf.Tensor) -> tf.Tensor:
+    """``rows``, after an error that lists those that are not finite."""
+    wrong = tf.logical_not(tf.reduce_all(tf.math.is_finite(rows), axis=-1))
+    return _checks.rows(
+        rows, wrong, f"`{name}` should be finite. Look for a diverging learning rate."
+    )
 
 
 def _rows_of(catalogue: tf.Tensor, name: str, items: tf.Tensor) -> tf.Tensor:

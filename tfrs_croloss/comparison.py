@@ -36,8 +36,6 @@ _LOG_OF_NOTHING = -1e30
 _LARGE_SQUARE_ROOT = 1e18
 # Past this gap log(1 + exp(gap)) is the gap itself, and exp(gap) still fits float32.
 LARGE_GAP = 60.0
-# Up to this gap the square of exp(gap) fits float32 too.
-_SMALL_GAP = 40.0
 
 
 def _sigmoid_of(exponential: tf.Tensor) -> tf.Tensor:
@@ -71,7 +69,7 @@ class ComparisonKernel:
                 f"`kernel` should be differentiable. Received: {self!r}, which has no gradient. "
                 "Use it as `rank_kernel` of LambdaCROLoss, where none is needed."
             )
-        return tf.convert_to_tensor(slopes)
+        return tf.ensure_shape(tf.convert_to_tensor(slopes), gaps.shape)
 
     def value_and_derivative(self, gaps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Both, sharing what they have in common."""
@@ -160,13 +158,14 @@ class Sigmoid(ComparisonKernel):
 
         def with_small_gaps() -> tuple[tf.Tensor, tf.Tensor]:
             exponential = tf.exp(gaps)
-            # x / (1 + x)^2 in one operation; the square fits the type.
+            # x / (1 + x)^2 in one operation.
             slopes = tf.raw_ops.SoftsignGrad(gradients=exponential, features=exponential)
             return _sigmoid_of(exponential), slopes
 
         if bound is None:
             return with_large_gaps()
-        return tf.cond(bound <= _SMALL_GAP, with_small_gaps, with_large_gaps)
+        squares_fit = bound <= math.log(gaps.dtype.max) / 2.0 - 2.0
+        return tf.cond(squares_fit, with_small_gaps, with_large_gaps)
 
 
 class LogKernel(ComparisonKernel):
@@ -350,7 +349,7 @@ class FunctionKernel(ComparisonKernel):
                 "`kernel` should work element by element. Received: a function that maps shape "
                 f"{gaps.shape} to {counts.shape}. Return one value for every gap."
             )
-        return tf.cast(counts, gaps.dtype)
+        return tf.ensure_shape(tf.cast(counts, gaps.dtype), gaps.shape)
 
     def get_config(self) -> dict[str, Any]:
         return {"function": self.function}

@@ -18,9 +18,8 @@ from typing import Optional
 import tensorflow as tf
 
 RESCORED_AT_ONCE = 16_384
-# What blocks leave open is looked at once for so many of them, and so many rows at a time.
+# What blocks leave open is looked at once for so many of them.
 _BLOCKS_AT_ONCE = 16
-_ROWS_AT_ONCE = 2048
 # Sums of as many squares of 6 are exact in float32.
 LARGEST_BLOCK = 2**18
 
@@ -67,7 +66,7 @@ def count_ahead(
     """How many candidates score above each positive, and how many level with it.
 
     Everything counts as above where numbers are not finite, so that a broken model never looks
-    good; and if the query or all candidates are zero vectors, so that all scores are ties.
+    good; and if the query is a zero vector, so that all scores are ties.
 
     Args:
       queries: ``[num_queries, dim]`` float32.
@@ -135,11 +134,18 @@ def _count(
         directions = tf.pad(directions, [[0, 0], [0, 1]])
     ahead = tf.zeros_like(query_rows)
     level = tf.zeros_like(query_rows)
-    if largest <= 0.0 or not tf.reduce_all(tf.math.is_finite(candidates)):
+    if not tf.reduce_all(tf.math.is_finite(candidates)):
         ahead += num_items
+        num_items = tf.zeros_like(num_items)
+    elif largest <= 0.0:
+        # Every score is 0, and nothing can be scaled.
+        ahead += tf.where(positive_scores >= 0.0, tf.zeros_like(num_items), num_items)
+        level += tf.where(tf.equal(positive_scores, 0.0), num_items, tf.zeros_like(num_items))
         num_items = tf.zeros_like(num_items)
 
     for start in tf.range(tf.constant(0, tf.int64), num_items, _BLOCKS_AT_ONCE * block_size):
+        # One after the other, since each may hold many rows that are left open.
+        tf.autograph.experimental.set_loop_options(parallel_iterations=1)
         part = candidates[start : start + _BLOCKS_AT_ONCE * block_size] / largest
         part = tf.pad(part, [[0, 0], [0, 1]], constant_values=1.0)
         num_blocks = tf.cast(
@@ -156,22 +162,24 @@ def _count(
             if not one_row_each:
                 gaps = tf.gather(gaps, query_rows) + shifts[:, tf.newaxis]
             # Certain gaps become 0 or 6, whose sums are exact, and faster than comparing and
-            # counting. 6 x - x^2 is 0 for those, and over 6 where x is not certain.
+            # counting; or come so near, less than 1 in all, that rounding a block's sum makes them.
+            # 6 x - x^2 is 0 or small for those, and over 6 where x is not certain.
             steps = tf.nn.relu6(gaps)
             total = tf.reduce_sum(steps, axis=1)
             norm = tf.math.reduce_euclidean_norm(steps, axis=1)
             is_open = 6.0 * total - tf.square(norm) > 4.0
-            certain += tf.where(is_open, 0.0, total)
+            certain += tf.where(is_open, 0.0, tf.round(total / 6.0))
             pairs = tf.where(is_open)[:, 0]
             places = places.write(number, first * num_pairs + pairs)
             missing = block_size - tf.shape(steps, out_type=tf.int64)[1]
             rows = rows.write(number, tf.pad(tf.gather(steps, pairs), [[0, 0], [0, missing]]))
-        ahead += tf.cast(tf.round(certain / 6.0), tf.int64)
+        ahead += tf.cast(certain, tf.int64)
         place, steps = places.concat(), rows.concat()
-        for first_row in tf.range(0, tf.size(place), _ROWS_AT_ONCE):
-            some = place[first_row : first_row + _ROWS_AT_ONCE]
+        # As many rows at a time as a block has.
+        for first_row in tf.range(0, tf.size(place, tf.int64), tf.maximum(num_pairs, 1)):
+            some = place[first_row : first_row + num_pairs]
             pairs, first_items = some % num_pairs, start + some // num_pairs
-            some_steps = steps[first_row : first_row + _ROWS_AT_ONCE]
+            some_steps = steps[first_row : first_row + num_pairs]
             ahead += _count_by_pair(
                 tf.math.count_nonzero(some_steps >= 6.0, axis=1), pairs, query_rows
             )

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -26,7 +27,7 @@ from tfrs_croloss.blocks import (
     losses_and_factors,
 )
 from tfrs_croloss.objective import Objective, RankObjective
-from tfrs_croloss.rank import RankEstimator
+from tfrs_croloss.rank import RankEstimator, count_true
 from tfrs_croloss.score_losses import one_positive
 
 # A chunk's scores and what is made of them should stay in the processor's cache.
@@ -35,6 +36,7 @@ _CHUNK_BYTES = 6 * 2**20
 # the less so the more candidates there are: a long gradient does not stay in the cache.
 _LEAST_ROWS = 40
 _CANDIDATES_PER_ROW = 18_000
+_THICK_BYTES = 600 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,9 +76,8 @@ def weighted_loss(
       row_weights: ``[num_queries]``.
       objective: any; those of built-in kernels are chunked, and need less time and memory.
       competition: who competes with whom.
-      memory_budget: in bytes, for the slopes of one block. By default they take 6 MB, or what 40
-        queries take where that is more, or one query for every 18,000 candidates. Without a fast
-        form, several matrices are as large.
+      memory_budget: in bytes, for the slopes of one block; see ``most_rows``. Without a fast form,
+        several matrices are as large.
 
     Returns:
       A scalar, differentiable with respect to both embeddings.
@@ -87,51 +88,61 @@ def weighted_loss(
 
     @tf.custom_gradient
     def total(queries: tf.Tensor, candidates: tf.Tensor):  # type: ignore[no-untyped-def]
-        value, query_gradient, pushes, pull = _blocked(
+        whole = _blocked(
             queries, candidates, positive_columns, row_weights, objective, competition,
             memory_budget,
         )
 
         def backward(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            # The gradient of all candidates is put together here, where nothing else is of its
-            # size: chunks can be multiplied where they are.
-            scaled = [tf.transpose(upstream * push) for push in pushes]
+            # Here and not before, so that the slopes are no longer in memory; and scaled and
+            # transposed in chunks, which stay in the cache.
+            scaled = [tf.transpose(upstream * push) for push in whole.pushes]
             candidate_gradient = tf.concat(scaled, axis=0) if len(scaled) > 1 else scaled[0]
-            return upstream * query_gradient, tf.tensor_scatter_nd_add(
-                candidate_gradient, positive_columns[:, tf.newaxis], upstream * pull
+            return upstream * whole.query_gradient, tf.tensor_scatter_nd_add(
+                candidate_gradient, positive_columns[:, tf.newaxis], upstream * whole.pull
             )
 
-        return value, backward
+        return whole.loss, backward
 
     return total(tf.cast(query_embeddings, dtype), tf.cast(candidate_embeddings, dtype))
 
 
-def rows_per_block(
-    num_queries: tf.Tensor, candidates: tf.Tensor, memory_budget: int | None
-) -> tf.Tensor:
-    """How many queries fit the budget: at least one, at most all, in blocks of even size."""
-    num_candidates = tf.shape(candidates, out_type=tf.int64)[0]
-    row_bytes = tf.maximum(num_candidates * candidates.dtype.size, 1)
-    if memory_budget is None:
-        least = tf.maximum(num_candidates // _CANDIDATES_PER_ROW, _LEAST_ROWS)
-        most = tf.maximum(_CHUNK_BYTES // row_bytes, least)
-    else:
-        most = tf.maximum(memory_budget // row_bytes, 1)
+def most_rows(
+    candidates: tf.Tensor, memory_budget: int | None, is_chunked: bool = True
+) -> int | tf.Tensor:
+    """How many queries a block may have: at least one.
+
+    By default as many as fit 6 MB, and no fewer than 40; in chunks, no fewer than one for every
+    18,000 candidates either, as far as these fit 600 MB. A tensor where the number of candidates is
+    not known beforehand.
+    """
+    num_candidates = candidates.shape[0]
+    if num_candidates is None:
+        row_bytes = tf.maximum(tf.shape(candidates, tf.int64)[0] * candidates.dtype.size, 1)
+        if memory_budget is None:
+            return tf.maximum(_CHUNK_BYTES // row_bytes, _LEAST_ROWS)
+        return tf.maximum(memory_budget // row_bytes, 1)
+    row_bytes = max(num_candidates * candidates.dtype.size, 1)
+    if memory_budget is not None:
+        return max(memory_budget // row_bytes, 1)
+    thick = min(num_candidates // _CANDIDATES_PER_ROW, _THICK_BYTES // row_bytes)
+    return max(_CHUNK_BYTES // row_bytes, _LEAST_ROWS, thick if is_chunked else 0)
+
+
+def rows_per_block(num_queries: tf.Tensor, most: int | tf.Tensor) -> tf.Tensor:
+    """How many queries go into blocks of even size, of at most so many: at least one."""
     queries = tf.maximum(tf.cast(num_queries, tf.int64), 1)
     num_blocks = -(-queries // most)
     return tf.cast(-(-queries // num_blocks), tf.int32)
 
 
-def chunk_bounds(num_candidates: int | None, num_rows: int | None, itemsize: int) -> list[int]:
-    """Where chunks of candidates begin and end; one chunk where a size is not known beforehand.
+def chunk_bounds(num_candidates: int, num_rows: int, itemsize: int) -> list[int]:
+    """Where chunks of candidates begin and end, in blocks of so many rows.
 
     >>> chunk_bounds(100_000, 64, 4)
     [0, 20000, 40000, 60000, 80000, 100000]
     """
-    if num_candidates is None:
-        return [0, -1]
-    rows = _LEAST_ROWS if num_rows is None else max(num_rows, 1)
-    num_chunks = max(-(-num_candidates * rows * itemsize // _CHUNK_BYTES), 1)
+    num_chunks = max(-(-num_candidates * num_rows * itemsize // _CHUNK_BYTES), 1)
     return [-(-num_candidates * number // num_chunks) for number in range(num_chunks + 1)]
 
 
@@ -147,9 +158,20 @@ class _Block:
     positive_rows: tf.Tensor
 
 
-BlockPart = tuple[tf.Tensor, tf.Tensor, list[tf.Tensor], tf.Tensor]
-"""What a block adds: its weighed losses; the gradient of its queries; the gradient of each chunk of
-candidates as negatives, transposed; and, for each query, that of its positive."""
+class _Part(NamedTuple):
+    """What a block adds, or all blocks together.
+
+    Attributes:
+      loss: the weighted sum.
+      query_gradient: ``[num_queries, dim]``.
+      pushes: the gradient of each chunk of candidates as negatives, ``[dim, chunk_size]``.
+      pull: ``[num_queries, dim]``: that of each query's positive.
+    """
+
+    loss: tf.Tensor
+    query_gradient: tf.Tensor
+    pushes: list[tf.Tensor]
+    pull: tf.Tensor
 
 
 def _blocked(
@@ -160,15 +182,13 @@ def _blocked(
     objective: Objective,
     competition: Competition,
     memory_budget: int | None,
-) -> BlockPart:
-    """What all blocks add together, the losses summed."""
+) -> _Part:
+    """What all blocks add together."""
     num_queries, dim = tf.shape(queries)[0], tf.shape(queries)[1]
-    size = rows_per_block(num_queries, candidates, memory_budget)
+    most = most_rows(candidates, memory_budget, has_fast_form(objective))
+    size = rows_per_block(num_queries, most)
     if has_fast_form(objective):
-        bounds = chunk_bounds(
-            candidates.shape[0], tf.get_static_value(size), candidates.dtype.size
-        )
-        chunks = [_Chunk(candidates, first, last) for first, last in zip(bounds, bounds[1:])]
+        chunks = _chunks(candidates, queries.shape[0], most)
         bound = 2.0 * _longest(queries) * _longest(candidates)
         part_of = functools.partial(_chunked_part, objective, competition, chunks, bound)
     else:
@@ -191,7 +211,7 @@ def _blocked(
     def add_block(number, value, chunk_gradients, gradients, pulls):  # type: ignore[no-untyped-def]
         start = number * size
         columns = tf.slice(padded_columns, [start], [size])
-        losses, query_gradient, pushes, pull = part_of(
+        part = part_of(
             _Block(
                 start,
                 size,
@@ -203,10 +223,10 @@ def _blocked(
         )
         return (
             number + 1,
-            value + tf.reduce_sum(losses),
-            [gradient + push for gradient, push in zip(chunk_gradients, pushes)],
-            gradients.write(number, query_gradient),
-            pulls.write(number, pull),
+            value + part.loss,
+            [gradient + push for gradient, push in zip(chunk_gradients, part.pushes)],
+            gradients.write(number, part.query_gradient),
+            pulls.write(number, part.pull),
         )
 
     _, value, chunk_gradients, gradients, pulls = tf.while_loop(
@@ -223,7 +243,7 @@ def _blocked(
     )
     query_gradient = tf.reshape(gradients.stack(), [-1, dim])[:num_queries]
     pull = tf.reshape(pulls.stack(), [-1, dim])[:num_queries]
-    return value, query_gradient, chunk_gradients, pull
+    return _Part(value, query_gradient, chunk_gradients, pull)
 
 
 def _chunked_part(
@@ -232,7 +252,7 @@ def _chunked_part(
     chunks: list[_Chunk],
     bound: tf.Tensor,
     block: _Block,
-) -> BlockPart:
+) -> _Part:
     """By the sums over chunks of candidates; ``bound`` is what no gap is above."""
     # From a matrix product like the others, so that an item like the positive ties with it.
     positive = tf.linalg.diag_part(
@@ -259,29 +279,42 @@ def _chunked_part(
         # Transposed, since the other product of the two takes twice the time on CPUs.
         pushes.append(tf.matmul(factor * block.queries, s.slopes, transpose_a=True))
     query_gradient -= pull * block.positive_rows
-    return block.weights * losses, query_gradient, pushes, -pull * block.queries
+    loss = tf.reduce_sum(block.weights * losses)
+    return _Part(loss, query_gradient, pushes, -pull * block.queries)
 
 
 def _whole_part(
     objective: Objective, competition: Competition, everyone: _Chunk, block: _Block
-) -> BlockPart:
+) -> _Part:
     """By the form that takes whole rows of scores; ``everyone`` has all candidates."""
     scores = tf.matmul(block.queries, everyone.rows, transpose_b=True)
     rivals = _Rivals(tf.gather(scores, block.columns, batch_dims=1), competition, block)
     gaps = rivals.gaps(everyone, scores)
     negatives = tf.not_equal(gaps, tf.constant(NO_GAP, gaps.dtype))
     estimator = dataclasses.replace(
-        competition.estimator(rivals.count),
+        competition.estimator(count_true(negatives, scores.dtype)),
         candidate_weights=_candidate_weights(competition, block),
     )
     losses, gradient = one_positive(scores, block.columns, negatives, estimator, objective)
     gradient *= block.weights[:, tf.newaxis]
-    return (
-        block.weights * losses,
+    return _Part(
+        tf.reduce_sum(block.weights * losses),
         tf.matmul(gradient, everyone.rows),
         [tf.matmul(block.queries, gradient, transpose_a=True)],
         tf.zeros_like(block.queries),
     )
+
+
+def _chunks(
+    candidates: tf.Tensor, num_queries: int | None, most: int | tf.Tensor
+) -> list[_Chunk]:
+    """Chunks for blocks of ``most`` rows; one where the number of candidates is not known."""
+    num_candidates = candidates.shape[0]
+    if num_candidates is None or not isinstance(most, int):
+        return [_Chunk(candidates, 0, -1)]
+    num_rows = most if num_queries is None else max(min(most, num_queries), 1)
+    bounds = chunk_bounds(num_candidates, num_rows, candidates.dtype.size)
+    return [_Chunk(candidates, first, last) for first, last in zip(bounds, bounds[1:])]
 
 
 def _candidate_weights(competition: Competition, block: _Block) -> tf.Tensor | None:
@@ -319,7 +352,8 @@ class _Rivals:
     """Turns a block's scores into gaps, ``NO_GAP`` where a candidate does not compete.
 
     Attributes:
-      count: ``[num_rows]``: how many of the candidates seen so far compete.
+      count: ``[num_rows]``: how many of the candidates seen so far compete, where a mask says so;
+        without a mask, known positives that are taken out are counted too.
     """
 
     def __init__(self, positive: tf.Tensor, competition: Competition, block: _Block) -> None:

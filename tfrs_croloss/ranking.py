@@ -45,7 +45,8 @@ def exact_ranks(
         a system that never shows excluded items would.
       candidate_block_size: candidates scored at a time.
       query_block_size: pairs ranked at a time. Memory beyond the inputs is about 40 bytes times the
-        product of both block sizes, and up to five times that where nearly all scores are ties.
+        product of both block sizes, up to five times that where nearly all scores are ties, and 32
+        blocks of candidates.
 
     Returns:
       ``[num_pairs]`` int64 ranks, in the order of the (flattened) positives. They do not depend on

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -124,8 +125,12 @@ def run(args: argparse.Namespace) -> None:
         ]
         for name, contestant in named(args.losses).items()
     }
-    for trials in variants.values():  # Better now than after hours of training the others.
-        build_loss(trials[0].settings(base, args.search_seed), data.num_items)
+    # Better now than after hours of training the others.
+    for variant in itertools.chain.from_iterable(variants.values()):
+        try:
+            build_loss(variant.settings(base, args.search_seed), data.num_items)
+        except UserError as error:
+            raise UserError(f"--losses {variant.name}: {error}") from error
     out = Path(args.out or f"{str(args.data).rstrip('/')}-compare")
     runner = Runner(out, data, args.keep_runs)
     comparison = Comparison(runner, variants, base, args.search_seed, list(seeds), args.average)
