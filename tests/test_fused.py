@@ -200,7 +200,7 @@ def test_block_sizes():
     assert most_rows(table, 1) == 1
     assert most_rows(table, None) == 1572  # 6 MB
     assert most_rows(tf.zeros([10**5, 1]), None) == 40
-    assert most_rows(tf.zeros([18 * 10**5, 1]), None) == 87  # 600 MB
+    assert most_rows(tf.zeros([18 * 10**5, 1]), None) == 75  # 545 MB
     assert most_rows(tf.zeros([18 * 10**5, 1]), None, is_chunked=False) == 40
     # It would be 555 by the number of candidates alone.
     assert most_rows(tf.zeros([10**7, 1]), None) == 40

@@ -35,7 +35,7 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
       temperature: scores are divided by it; above 0.
       normalize: whether to score by the cosine instead of the inner product.
       memory_budget: in bytes, for the scores of one block of queries. By default 6 MB, or what 40
-        queries take where that is more; and, with a million items and more, up to 600 MB.
+        queries take where that is more; and, with a million items and more, up to 545 MB.
       name: of the task.
     """
 

@@ -36,7 +36,7 @@ _CHUNK_BYTES = 6 * 2**20
 # the less so the more candidates there are: a long gradient does not stay in the cache.
 _LEAST_ROWS = 40
 _CANDIDATES_PER_ROW = 18_000
-_THICK_BYTES = 600 * 2**20
+_THICK_BYTES = 520 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +113,7 @@ def most_rows(
     """How many queries a block may have: at least one.
 
     By default as many as fit 6 MB, and no fewer than 40; in chunks, no fewer than one for every
-    18,000 candidates either, as far as these fit 600 MB. A tensor where the number of candidates is
+    18,000 candidates either, as far as these fit 545 MB. A tensor where the number of candidates is
     not known beforehand.
     """
     num_candidates = candidates.shape[0]
