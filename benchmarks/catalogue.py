@@ -80,10 +80,7 @@ def call(form: str, num_queries: int, num_items: int) -> Callable[[], object]:
 
 
 def extra_memory(form: str, num_queries: int, num_items: int) -> float:
-    """Bytes that a step takes beyond the embeddings, in a process of its own.
-
-    What TensorFlow loads in the first step of all, of whatever size, is not counted.
-    """
+    """Bytes that a step takes beyond the embeddings, in a process of its own: all that it takes."""
     peaks = [
         harness.peak_memory_of(
             "benchmarks.catalogue", "--form", form, "--shape", str(num_queries), str(num_items),
@@ -103,7 +100,6 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=2)
     arguments = parser.parse_args()
     if arguments.form:
-        call(arguments.form, 8, 1000)()
         step = call(arguments.form, *arguments.shape)
         for _ in range(arguments.calls):
             step()

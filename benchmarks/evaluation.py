@@ -72,7 +72,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--queries", type=int, default=2048)
     parser.add_argument("--items", type=int, default=100_000)
-    parser.add_argument("--dims", type=int, nargs="+", default=[32])
+    parser.add_argument("--dims", type=int, nargs="+", default=[32, 64])
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--dataset-repeats", type=int, default=2, help="of the slowest rival")
     arguments = parser.parse_args()
