@@ -61,7 +61,7 @@ check: $(READY)  ## run the tests alone
 
 test-spark: $(READY)  ## test the Spark engine of prepare; installs pyspark, needs Java 17
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint $(PINS) '.[spark]'
-	$(BIN)/pytest -q -p no:cacheprovider tests/test_spark.py
+	$(BIN)/pytest -q -p no:cacheprovider tests/pipelines/prepare/test_spark.py
 
 test-slow: $(READY)  ## the tests that `make test` leaves out: killed workers, parameter servers
 	$(BIN)/pytest -q -m slow

@@ -47,8 +47,8 @@ def plain(queries: tf.Tensor, items: tf.Tensor, positives: tf.Tensor) -> list[tf
 
 def products(queries: tf.Tensor, items: tf.Tensor, positives: tf.Tensor) -> list[tf.Tensor]:
     """Three matrix products in blocks of the same size, and nothing else."""
-    most = tfrs_croloss.fused.most_rows(items, None)
-    size = int(tfrs_croloss.fused.rows_per_block(tf.shape(queries)[0], most))
+    most = tfrs_croloss.losses._blockwise.most_rows(items, None)
+    size = int(tfrs_croloss.losses._blockwise.rows_per_block(tf.shape(queries)[0], most))
     item_part, query_parts = tf.zeros_like(items), []
     for first in range(0, queries.shape[0], size):
         block = queries[first : first + size]

@@ -14,7 +14,7 @@ import numpy as np  # isort: skip
 import tensorflow as tf  # isort: skip
 import tensorflow_recommenders as tfrs  # isort: skip
 
-from tfrs_croloss.index_tuning import Measurement, build_index, measure, tune  # isort: skip
+from tfrs_croloss.indexes.tuning import Measurement, build_index, measure, tune  # isort: skip
 from tfrs_croloss.indexes import Index  # isort: skip
 
 RIVAL = "TFRS BruteForce"

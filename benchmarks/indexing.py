@@ -14,8 +14,8 @@ from benchmarks import harness
 
 import numpy as np  # isort: skip
 
-from tfrs_croloss.index_tuning import KINDS, build_index  # isort: skip
-from tfrs_croloss.vector_files import VectorFiles, write_shard  # isort: skip
+from tfrs_croloss.indexes.tuning import KINDS, build_index  # isort: skip
+from tfrs_croloss.indexes.vectors import VectorFiles, write_shard  # isort: skip
 
 # The largest multiples of the table. ScaNN has to be given everything, and has its own copies.
 TARGETS = {"brute_force": 1.5, "partitioned": 1.5}

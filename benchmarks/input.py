@@ -17,10 +17,10 @@ from benchmarks import harness
 import numpy as np  # isort: skip
 import tensorflow as tf  # isort: skip
 
-from pipelines.assembly import build_model, build_optimizer  # isort: skip
-from pipelines.input import TrainingInput  # isort: skip
-from pipelines.prepared import Split  # isort: skip
-from pipelines.settings import TrainSettings  # isort: skip
+from pipelines.runs.build import build_model, build_optimizer  # isort: skip
+from pipelines.data.batches import TrainingInput  # isort: skip
+from pipelines.data.prepared import Split  # isort: skip
+from pipelines.runs.settings import TrainSettings  # isort: skip
 
 
 def random_split(num_interactions: int, num_items: int, seed: int = 0) -> Split:

@@ -153,7 +153,7 @@ def _bodies(ids: list[str], count: int = 500) -> list[bytes]:
 
 def _warmup_ids(model: Path) -> list[str]:
     """Item ids of a model's warm-up requests, or ids that it will not know."""
-    from pipelines.server.savedmodel import SavedModel
+    from pipelines.serve.saved_model import SavedModel
     newest = max((path for path in model.iterdir() if path.name.isdecimal()),
                  key=lambda path: int(path.name))
     loaded = SavedModel(newest)

@@ -16,7 +16,7 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 import tfrs_croloss  # noqa: E402
-from tfrs_croloss import comparison  # noqa: E402
+from tfrs_croloss.losses import kernels  # noqa: E402
 
 NUM_ITEMS = 313_966  # Amazon Books, the paper's smaller data set
 ALPHAS = (0.0, 0.6, 1.0, 1.4, 2.0)
@@ -27,15 +27,15 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")
 def draw_kernels(axes: plt.Axes) -> None:
     """Every built-in kernel over the gap; the hinge with a margin that fits the picture."""
     gaps = np.linspace(-4.0, 2.5, 651).astype(np.float32)
-    kernels: dict[str, comparison.ComparisonKernel] = {
-        "exponential": comparison.Exponential(),
-        "softplus": comparison.Softplus(),
-        "hinge (margin 1)": comparison.Hinge(margin=1.0),
-        "sigmoid": comparison.Sigmoid(),
+    drawn: dict[str, kernels.ComparisonKernel] = {
+        "exponential": kernels.Exponential(),
+        "softplus": kernels.Softplus(),
+        "hinge (margin 1)": kernels.Hinge(margin=1.0),
+        "sigmoid": kernels.Sigmoid(),
     }
-    for color, (name, kernel) in zip(COLORS, kernels.items()):
+    for color, (name, kernel) in zip(COLORS, drawn.items()):
         axes.plot(gaps, kernel(tf.constant(gaps)), label=name, color=color, linewidth=2)
-    step = comparison.UnitStep()(tf.constant(gaps))
+    step = kernels.UnitStep()(tf.constant(gaps))
     axes.plot(gaps, step, label="unit step", color="black", linestyle="--", linewidth=1.5)
     axes.set(
         title="How much one negative counts",

@@ -12,23 +12,23 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from pipelines.errors import LostWorkerError
+from .errors import LostWorkerError
 
 # Above 128, and set aside for the user's own retries by the Kubeflow Training Operator.
 LOST_WORKER = 138
 
 STEPS: dict[str, tuple[str, str]] = {
-    "synthesize": ("pipelines.synthesize", "make a synthetic interaction log of any size"),
-    "prepare": ("pipelines.prepare", "turn a raw log into arrays that training maps into memory"),
-    "train": ("pipelines.train", "train a two-tower model on prepared data"),
-    "evaluate": ("pipelines.evaluate", "measure exact Recall@N of a trained model"),
-    "embed": ("pipelines.embed", "write the item vectors of a large catalogue in shards"),
-    "export": ("pipelines.export", "write a trained model as a SavedModel for serving"),
-    "query": ("pipelines.query", "ask an exported model for items"),
-    "reproduce": ("pipelines.experiments.reproduce", "train the paper's tables and figures"),
-    "compare": ("pipelines.experiments.compare", "compare losses on equal terms"),
-    "tune": ("pipelines.experiments.tune", "search for the best settings of the loss"),
-    "serve": ("pipelines.serve", "answer requests over REST and gRPC, as TensorFlow Serving does"),
+    "synthesize": (".synthesize", "make a synthetic interaction log of any size"),
+    "prepare": (".prepare", "turn a raw log into arrays that training maps into memory"),
+    "train": (".train", "train a two-tower model on prepared data"),
+    "evaluate": (".evaluate", "measure exact Recall@N of a trained model"),
+    "embed": (".export.embed", "write the item vectors of a large catalogue in shards"),
+    "export": (".export", "write a trained model as a SavedModel for serving"),
+    "query": (".export.query", "ask an exported model for items"),
+    "reproduce": (".experiments.reproduce", "train the paper's tables and figures"),
+    "compare": (".experiments.compare", "compare losses on equal terms"),
+    "tune": (".experiments.tune", "search for the best settings of the loss"),
+    "serve": (".serve", "answer requests over REST and gRPC, as TensorFlow Serving does"),
 }
 
 
@@ -52,7 +52,7 @@ def build_parser(step: str | None) -> argparse.ArgumentParser:
             name, help=summary, description=summary[0].upper() + summary[1:] + "."
         )
         if name == step:
-            module = importlib.import_module(module_name)
+            module = importlib.import_module(module_name, __package__)
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run)
     return parser

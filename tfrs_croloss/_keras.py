@@ -1,6 +1,9 @@
-"""The one place that knows which Keras the TFRS-facing parts need."""
+"""Which Keras this program runs, and custom kernels and weightings in a configuration."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -19,3 +22,22 @@ def require_keras_2(what: str) -> None:
             f"Keras {version}. Install tf-keras and set the environment variable "
             "TF_USE_LEGACY_KERAS=1 before TensorFlow is imported."
         )
+
+
+def to_config(custom: Any) -> dict[str, Any]:
+    """A JSON-ready description of a function or object.
+
+    Loading it back needs the function or class to be registered with
+    ``tf.keras.utils.register_keras_serializable``, or handed to the loader as ``custom_objects``.
+    """
+    if getattr(custom, "__name__", "") == "<lambda>":
+        raise ValueError(
+            "A kernel should be a named function to be saved. Received: a lambda. Write it with "
+            "`def` and register it with tf.keras.utils.register_keras_serializable()."
+        )
+    return {"keras": tf.keras.utils.serialize_keras_object(custom)}
+
+
+def from_config(config: Mapping[str, Any]) -> Any:
+    """The inverse of ``to_config``."""
+    return tf.keras.utils.deserialize_keras_object(config["keras"])

@@ -9,32 +9,32 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipelines import arguments
-from pipelines.prepared import PreparedData
-from pipelines.rundir import data_checksum
-from pipelines.settings import OPTIMIZERS, SCHEDULES, TOWERS, TrainSettings
+from .. import cli
+from ..data.prepared import PreparedData
+from ..runs.folder import data_checksum
+from ..runs.settings import OPTIMIZERS, SCHEDULES, TOWERS, TrainSettings
 
 # Raised when results of older cells would mean something else.
 FORMAT = 1
 
 _OVERRIDES: dict[str, tuple[Any, str]] = {
     "tower": (TOWERS, "users by their history, or by a vector for each training user"),
-    "dim": (arguments.positive, "of the embeddings"),
+    "dim": (cli.positive, "of the embeddings"),
     "temperature": (float, "scores are divided by it, where it is not tuned"),
-    "batch_size": (arguments.positive, "examples per step"),
-    "negatives_per_example": (arguments.count, "uniform, shared by the batch"),
+    "batch_size": (cli.positive, "examples per step"),
+    "negatives_per_example": (cli.count, "uniform, shared by the batch"),
     "whole_catalogue": (bool, "take every item for a negative, in place of a sample"),
     "mask_known_positives": (bool, "never take an item that the user chose for a negative"),
-    "history_length": (arguments.positive, "latest items used"),
-    "min_history": (arguments.count, "least items before a position"),
+    "history_length": (cli.positive, "latest items used"),
+    "min_history": (cli.count, "least items before a position"),
     "positions": (("all", "one-per-user"), "of a user in an epoch"),
     "optimizer": (OPTIMIZERS, "as in train"),
     "learning_rate": (float, "at the start"),
     "schedule": (SCHEDULES, "of the learning rate"),
-    "max_steps": (arguments.positive, "of each run at most"),
-    "steps_per_epoch": (arguments.positive, "steps from one validation to the next"),
-    "early_stopping_patience": (arguments.count, "validations without a new best; 0: never stop"),
-    "max_validation_users": (arguments.positive, "validate on the first so many"),
+    "max_steps": (cli.positive, "of each run at most"),
+    "steps_per_epoch": (cli.positive, "steps from one validation to the next"),
+    "early_stopping_patience": (cli.count, "validations without a new best; 0: never stop"),
+    "max_validation_users": (cli.positive, "validate on the first so many"),
     "exclude_history": (bool, "leave items of the user's history out of the ranking"),
 }
 
@@ -45,7 +45,7 @@ class Variant:
 
     Attributes:
       name: for people.
-      loss: one of ``pipelines.loss_settings.LOSS_NAMES``.
+      loss: one of ``pipelines.runs.losses.LOSS_NAMES``.
       options: fields of the settings that it sets.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 
-from pipelines.settings import TrainSettings
+from ..runs.settings import TrainSettings
 
 
 def train_command(settings: TrainSettings, data: str, out: str) -> str:

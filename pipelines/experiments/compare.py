@@ -14,11 +14,22 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pipelines import arguments
-from pipelines.assembly import build_loss
-from pipelines.errors import UserError
-from pipelines.experiments import report
-from pipelines.experiments.cells import (
+from .. import cli
+from ..common.files import write_json
+from ..common.page import Block, Field, Grid, Heading, Text, write_page
+from ..data.prepared import PreparedData
+from ..errors import UserError
+from ..runs.build import build_loss
+from ..runs.contestants import (
+    CONTESTANTS,
+    GROUPS,
+    Range,
+    named,
+    trial,
+)
+from ..runs.settings import TrainSettings
+from . import report
+from .cells import (
     Cell,
     Variant,
     add_overrides,
@@ -26,20 +37,9 @@ from pipelines.experiments.cells import (
     overrides,
     seed_by_seed,
 )
-from pipelines.experiments.contestants import (
-    CONTESTANTS,
-    GROUPS,
-    Range,
-    named,
-    trial,
-)
-from pipelines.experiments.document import Block, Field, Grid, Heading, Text, write_page
-from pipelines.experiments.reproduce import SECONDS_BETWEEN_REPORTS, add_common_arguments
-from pipelines.experiments.runner import Result, Runner, monitored
-from pipelines.experiments.tables import quick
-from pipelines.folders import write_json
-from pipelines.prepared import PreparedData
-from pipelines.settings import TrainSettings
+from .paper_tables import quick
+from .reproduce import SECONDS_BETWEEN_REPORTS, add_common_arguments
+from .runner import Result, Runner, monitored
 
 REFERENCE = "softmax"
 
@@ -56,12 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", help="folder of the experiment (DATA-compare)")
     parser.add_argument(
         "--retrieval-size",
-        type=arguments.positive,
+        type=cli.positive,
         default=50,
         help="the N of the Recall@N that decides (%(default)s)",
     )
     parser.add_argument(
-        "--trials", type=arguments.positive, default=8, help="of each loss (%(default)s)"
+        "--trials", type=cli.positive, default=8, help="of each loss (%(default)s)"
     )
     parser.add_argument(
         "--temperatures",
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="to search (0.05 0.3)",
     )
     parser.add_argument(
-        "--search-seed", type=arguments.count, default=0, help="of all trials (%(default)s)"
+        "--search-seed", type=cli.count, default=0, help="of all trials (%(default)s)"
     )
     add_common_arguments(parser)
     add_overrides(parser)

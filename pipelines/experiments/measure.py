@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipelines.assembly import build_loss, build_model
-from pipelines.checkpoints import restore_best
-from pipelines.evaluate import trained_ranks
-from pipelines.input import TrainingInput
-from pipelines.prepared import PreparedData
-from pipelines.ranking import evaluation_users
-from pipelines.rundir import Run
 from tfrs_croloss.metrics import exact_ranks, summarize_ranks
+
+from ..data.batches import TrainingInput
+from ..data.prepared import PreparedData
+from ..evaluate import trained_ranks
+from ..runs.build import build_loss, build_model
+from ..runs.checkpoints import restore_best
+from ..runs.folder import Run
+from ..runs.ranks import evaluation_users
 
 BANDS = (10, 50, 100, 200, 500, 1000, 5000)
 _PROBE_BATCHES = 4

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.experiments.runner import Result
-from pipelines.records import picture
+from ..train.history import picture
+from .runner import Result
 
 Seeds = Mapping[int, Result]
 """The results of one row of a table, by seed."""

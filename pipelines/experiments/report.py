@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipelines.experiments import pictures
-from pipelines.experiments.document import Block, Field, Grid, Heading, Picture, Text
-from pipelines.experiments.runner import Result
-from pipelines.experiments.statistics import PairedTest, Summary, paired_test, summarize
-from pipelines.prepared import PreparedData
+from ..common.page import Block, Field, Grid, Heading, Picture, Text
+from ..data.prepared import PreparedData
+from . import pictures
+from .runner import Result
+from .statistics import PairedTest, Summary, paired_test, summarize
 
 Seeds = dict[int, Result]
 Rows = dict[str, Seeds]

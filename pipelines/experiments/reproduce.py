@@ -17,20 +17,21 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pipelines import arguments
-from pipelines.experiments import pictures, report
-from pipelines.experiments.cells import (
+from .. import cli
+from ..common.files import write_json
+from ..common.page import Block, Heading, Picture, Text, write_page
+from ..data.prepared import PreparedData
+from ..runs.settings import TrainSettings
+from . import pictures, report
+from .cells import (
     Cell,
     add_overrides,
     data_defaults,
     overrides,
     seed_by_seed,
 )
-from pipelines.experiments.document import Block, Heading, Picture, Text, write_page
-from pipelines.experiments.published import published_dataset
-from pipelines.experiments.runner import Runner
-from pipelines.experiments.statistics import paired_test
-from pipelines.experiments.tables import (
+from .paper_numbers import published_dataset
+from .paper_tables import (
     NAMES,
     PROTOCOLS,
     SIZES,
@@ -40,9 +41,8 @@ from pipelines.experiments.tables import (
     paper_table,
     quick,
 )
-from pipelines.folders import write_json
-from pipelines.prepared import PreparedData
-from pipelines.settings import TrainSettings
+from .runner import Runner
+from .statistics import paired_test
 
 SECONDS_BETWEEN_REPORTS = 300.0
 
@@ -72,10 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what ``reproduce`` and ``compare`` have in common."""
     parser.add_argument(
-        "--seeds", type=arguments.positive, default=3, help="how many (%(default)s)"
+        "--seeds", type=cli.positive, default=3, help="how many (%(default)s)"
     )
     parser.add_argument(
-        "--first-seed", type=arguments.count, default=1, help="the others follow (%(default)s)"
+        "--first-seed", type=cli.count, default=1, help="the others follow (%(default)s)"
     )
     parser.add_argument("--quick", action="store_true", help="a first look, in minutes; one seed")
     parser.add_argument(

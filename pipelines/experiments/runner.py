@@ -21,13 +21,13 @@ from typing import Any, TextIO
 
 import tensorflow as tf
 
-from pipelines.errors import UserError
-from pipelines.experiments.cells import Cell
-from pipelines.experiments.measure import measure_gradient, measure_ranks
-from pipelines.folders import read_json, versions, write_json
-from pipelines.prepared import PreparedData
-from pipelines.rundir import Run, configure, exclusive
-from pipelines.training import train
+from ..common.files import read_json, versions, write_json
+from ..data.prepared import PreparedData
+from ..errors import UserError
+from ..runs.folder import Run, configure, exclusive
+from ..train.loop import train
+from .cells import Cell
+from .measure import measure_gradient, measure_ranks
 
 Result = dict[str, Any]
 AfterValidation = Callable[[dict[str, Any]], None]

@@ -16,24 +16,24 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from pipelines import arguments
-from pipelines.errors import UserError
-from pipelines.experiments.cells import (
+from .. import cli
+from ..common.files import read_json, versions, write_json
+from ..common.page import Field, Grid, Text, write_page
+from ..data.prepared import PreparedData
+from ..errors import UserError
+from ..runs.folder import data_checksum
+from ..runs.settings import TrainSettings
+from .cells import (
     Cell,
     Variant,
     add_overrides,
     data_defaults,
     overrides,
 )
-from pipelines.experiments.commands import train_command
-from pipelines.experiments.compare import comparison_settings
-from pipelines.experiments.document import Field, Grid, Text, write_page
-from pipelines.experiments.runner import Runner, monitored
-from pipelines.experiments.tables import quick
-from pipelines.folders import read_json, versions, write_json
-from pipelines.prepared import PreparedData
-from pipelines.rundir import data_checksum
-from pipelines.settings import TrainSettings
+from .commands import train_command
+from .compare import comparison_settings
+from .paper_tables import quick
+from .runner import Runner, monitored
 
 STUDY = "study.db"
 _KERNELS = ("softplus", "exponential", "sigmoid", "hinge")
@@ -46,15 +46,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", help="folder of the search (DATA-tune)")
     parser.add_argument(
         "--retrieval-size",
-        type=arguments.positive,
+        type=cli.positive,
         required=True,
         help="the N of the Recall@N to search for",
     )
     parser.add_argument(
-        "--trials", type=arguments.positive, default=30, help="in all (%(default)s)"
+        "--trials", type=cli.positive, default=30, help="in all (%(default)s)"
     )
     parser.add_argument(
-        "--seed", type=arguments.count, default=0, help="of the search and of the runs (0)"
+        "--seed", type=cli.count, default=0, help="of the search and of the runs (0)"
     )
     parser.add_argument("--quick", action="store_true", help="a first look, in minutes")
     add_overrides(parser)

@@ -1,0 +1,241 @@
+"""Result folders that are complete or absent, and the small files in them.
+
+A step writes into a temporary sibling of its result and renames it when all is written. A
+reader never sees half a result, and a killed run leaves the last good one in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from ..errors import UserError
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks.
+    fcntl = None  # type: ignore[assignment]
+
+PACKAGES = (
+    "numpy",
+    "tensorflow",
+    "tf-keras",
+    "tensorflow-recommenders",
+    "tensorflow-datasets",
+    "duckdb",
+    "pyarrow",
+    "pyspark",
+    "scann",
+    "tfrs_croloss",
+)
+
+_AT_CURRENT_FOLDER = -100
+_RENAME_EXCHANGE = 2
+
+
+@contextlib.contextmanager
+def atomic_folder(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[Path]:
+    """A folder to write into that appears under its name when everything is in it.
+
+    Args:
+      path: Where the finished folder will be. Parents are made.
+      overwrite: Whether an existing folder with something in it may be replaced. It stays as it
+        is until the new one is complete.
+
+    Yields:
+      The temporary folder, a hidden sibling ``.tmp-NAME-…`` on the same file system. It is
+      removed on an error; leftovers of runs that were killed are removed here too.
+
+    Raises:
+      UserError: ``path`` exists and ``overwrite`` is False, or ``path`` is not a folder.
+    """
+    final = Path(os.path.abspath(path))
+    final.parent.mkdir(parents=True, exist_ok=True)
+    _clean_up(final)
+    _check_replaceable(final, overwrite)
+    folder, descriptor = _locked_sibling(final)
+    try:
+        yield folder
+        _check_replaceable(final, overwrite)
+        _put_in_place(folder, final)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Writes ``value`` as indented JSON; ``path`` holds the old or the new text, never half."""
+    path = Path(path)
+    temporary = path.with_name(f".tmp-{path.name}-{os.getpid()}")
+    try:
+        temporary.write_text(
+            json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n",
+            encoding="utf-8",
+        )
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """The value in a JSON file.
+
+    Raises:
+      UserError: The file is missing or is not JSON.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise UserError(f"{path} should be a JSON file, but: {error}. Make it again.") from error
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that shape a result, without importing them.
+
+    Packages that are not installed are left out.
+
+    >>> sorted(versions())[:3]
+    ['duckdb', 'numpy', 'pyarrow']
+    """
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def sha256(path: str | os.PathLike[str]) -> str:
+    """The SHA-256 of a file's bytes, as 64 hexadecimal digits."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def lock(file: IO[Any] | int, *, wait: bool = False) -> bool | None:
+    """Takes an open file or folder for this process, until it is closed.
+
+    Args:
+      file: which other processes lock too; a file, or its descriptor.
+      wait: whether to wait for another process that has it.
+
+    Returns:
+      Whether this process has it now; None where there are no locks, as on Windows and some network
+      drives, so that nothing is known and nothing keeps others away.
+    """
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _check_replaceable(final: Path, overwrite: bool) -> None:
+    if not os.path.lexists(final):
+        return
+    if not final.is_dir():
+        raise UserError(f"the output {final} should be a folder, but a file has that name.")
+    if not overwrite and any(final.iterdir()):
+        raise UserError(
+            f"the output folder {final} already exists. "
+            "Pass --overwrite to replace it, or choose another folder."
+        )
+
+
+def _locked_sibling(final: Path) -> tuple[Path, int | None]:
+    """A new temporary folder, locked for as long as this process lives."""
+    while True:
+        prefix = f".tmp-{final.name}-{os.getpid()}-"
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=final.parent))
+        folder.chmod(0o777 & ~_umask())
+        if fcntl is None:
+            return folder, None
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(folder, os.O_RDONLY)
+            # Another run may have taken the folder for a leftover before it was locked.
+            if lock(descriptor) is not False and folder.exists():
+                return folder, descriptor
+            os.close(descriptor)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _put_in_place(folder: Path, final: Path) -> None:
+    """Renames ``folder`` to ``final``; afterwards ``folder`` is what was there before, if any."""
+    if not final.exists() or not any(final.iterdir()):
+        if os.name == "nt" and final.exists():
+            final.rmdir()
+        os.rename(folder, final)
+        return
+    if _exchange(folder, final):
+        return
+    # No atomic exchange here: for a moment only the name `.old-…` exists, see _clean_up.
+    old = final.with_name(f".old-{final.name}")
+    os.rename(final, old)
+    os.rename(folder, final)
+    os.rename(old, folder)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Swaps two names in one atomic operation, where system and file system can."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    status = renameat2(
+        _AT_CURRENT_FOLDER,
+        os.fsencode(first),
+        _AT_CURRENT_FOLDER,
+        os.fsencode(second),
+        _RENAME_EXCHANGE,
+    )
+    return bool(status == 0)
+
+
+def _clean_up(final: Path) -> None:
+    """Removes the temporary folders of dead runs, and brings back a result in mid-rename."""
+    old = final.with_name(f".old-{final.name}")
+    if old.is_dir():
+        if final.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.rename(old, final)
+    if fcntl is None:  # Leftovers of killed runs stay until someone removes them.
+        return
+    prefix = f".tmp-{final.name}-"
+    for leftover in final.parent.iterdir():
+        rest = leftover.name[len(prefix):].split("-")
+        is_ours = leftover.name.startswith(prefix) and len(rest) == 2 and rest[0].isdigit()
+        if not is_ours or not leftover.is_dir() or leftover.is_symlink():
+            continue
+        try:
+            descriptor = os.open(leftover, os.O_RDONLY)
+        except OSError:
+            continue
+        try:
+            if lock(descriptor):  # Else a live run is writing there, or may be.
+                shutil.rmtree(leftover, ignore_errors=True)
+        finally:
+            os.close(descriptor)

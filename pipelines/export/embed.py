@@ -1,0 +1,191 @@
+"""Step ``embed``: writes the item vectors of a run's best weights in shards.
+
+One process writes all shards in turn, or one process each writes its own. What is there already is
+not computed again, so a step that was killed is simply run again. ``export --vectors`` builds the
+index from the files.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfrs_croloss.indexes.vectors import VectorFiles, read_shards, write_shard
+from tfrs_croloss.models import TwoTowerModel
+from tfrs_croloss.models.two_tower import BLOCK_SIZE
+
+from .. import cli
+from ..common.files import versions
+from ..common.progress import Phases
+from ..errors import UserError
+from ..runs.build import build_model
+from ..runs.checkpoints import best_checksum, restore_best
+from ..runs.folder import Run, training_differences
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of this step."""
+    cli.add_run(parser)
+    parser.add_argument("--out", required=True, help="folder of the vectors")
+    parser.add_argument(
+        "--shards",
+        type=cli.positive,
+        default=8,
+        help="files that the catalogue is divided into (%(default)s)",
+    )
+    parser.add_argument(
+        "--shard",
+        type=cli.count,
+        help="the one to write, from 0, where each process or machine writes another (all of them)",
+    )
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="remove shards of another run, step or number of shards from the folder",
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """Writes one shard, or all of them."""
+    out = Path(args.out)
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} should be a folder, but a file has that name.")
+    if args.shard is not None and args.shard >= args.shards:
+        raise UserError(
+            f"--shard should be from 0 to {args.shards - 1}, one less than --shards. Received: "
+            f"{args.shard}."
+        )
+    embedded = Run.load(args.run_folder)
+    data = embedded.open_data(args.data)
+    model = build_model(embedded.settings, data.num_items)
+    before = best_checksum(embedded.path)
+    best = restore_best(embedded.path, model)
+    origin = vectors_origin(embedded, best)
+    if origin["weights_checksum"] != before:
+        raise UserError(
+            f"{embedded.path} found better weights while they were read. Run this step again, best "
+            "when training is over."
+        )
+    _make_room(out, origin, args.shards, args.overwrite)
+    numbers = range(args.shards) if args.shard is None else [args.shard]
+    dim = int(model.embed_item_block(0, 1).shape[1])
+    written = _write(model, out, numbers, args.shards, (data.num_items, dim), origin)
+    present = {shard.shard for shard in read_shards(out)}
+    missing = [str(number) for number in range(args.shards) if number not in present]
+    print(
+        f"{out}: {data.num_items:,} vectors of {dim} dimensions, weights of step "
+        f"{best['step']:,}; {written} of {len(numbers)} shards written, the others were there"
+    )
+    if missing:
+        print(f"still to be written: shards {', '.join(missing)}")
+    else:
+        print(
+            f"\nNext:\n  python -m pipelines export --run {args.run_folder} --vectors {args.out} "
+            f"--out saved_models/{Path(args.run_folder).resolve().name}"
+        )
+
+
+def vectors_origin(embedded: Run, best: dict[str, Any]) -> dict[str, Any]:
+    """What makes vectors those of a run's best weights."""
+    return {
+        "settings": embedded.settings.as_dict(),
+        "seed": embedded.settings.seed,
+        "data_checksum": embedded.config["data_checksum"],
+        "step": best["step"],
+        "weights_checksum": best_checksum(embedded.path),
+    }
+
+
+def open_vectors(folder: str, exported: Run, best: dict[str, Any]) -> VectorFiles:
+    """The vectors in a folder, read once for their checksums.
+
+    Raises:
+      UserError: they are incomplete, damaged, or not of the run's best weights.
+    """
+    remedy = f"Run 'python -m pipelines embed --run {exported.path} --out {folder}'"
+    try:
+        files = VectorFiles.open(folder)
+        differences = _differences(files.origin, vectors_origin(exported, best))
+        if differences:
+            raise UserError(
+                f"--vectors {folder} should hold vectors of the best weights of {exported.path}. "
+                f"Other are: {'; '.join(differences)}. {remedy} with --overwrite."
+            )
+        files.verify()
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"--vectors cannot be used. {error} {remedy} for that.") from error
+    return files
+
+
+def _write(
+    model: TwoTowerModel,
+    out: Path,
+    numbers: range | list[int],
+    num_shards: int,
+    shape: tuple[int, int],
+    origin: dict[str, Any],
+) -> int:
+    """Writes the shards that are not there, and returns how many those were."""
+    done = 0.0
+
+    def embed(first: int, last: int) -> np.ndarray:
+        # The last digits of a vector depend on its place in a block. With the blocks of
+        # `embed_catalogue`, shards or not, vectors are the same.
+        start = first - first % BLOCK_SIZE
+        block = model.embed_item_block(start, min(start + BLOCK_SIZE, shape[0]))
+        vectors: np.ndarray = block.numpy()[first - start : last - start]
+        return vectors
+
+    def progress(rows: int, of_rows: int) -> None:
+        nonlocal done
+        done = 100.0 * rows / of_rows
+
+    phases = Phases(len(numbers), lambda: done)
+    written = 0
+    for number in numbers:
+        done = 0.0
+        with phases.phase(f"shard {number} of {num_shards}") as results:
+            is_new = write_shard(
+                out,
+                number,
+                embed,
+                num_shards=num_shards,
+                num_items=shape[0],
+                dim=shape[1],
+                origin=origin,
+                made_with={"versions": versions()},
+                block_size=BLOCK_SIZE,
+                on_progress=progress,
+            )
+            results.append("written" if is_new else "was there")
+        written += is_new
+    return written
+
+
+def _make_room(out: Path, origin: dict[str, Any], num_shards: int, overwrite: bool) -> None:
+    """Sees to it that all shards in the folder are of the vectors that are to be written."""
+    for shard in read_shards(out):
+        differences = _differences(shard.origin, origin)
+        if shard.num_shards != num_shards:
+            differences.append(f"--shards: {shard.num_shards} there, {num_shards} now")
+        if differences and not overwrite:
+            raise UserError(
+                f"--out {out} holds other vectors in {shard.path.name} ({'; '.join(differences)}). "
+                "Pass --overwrite to remove them, or choose another folder."
+            )
+        if differences:
+            shard.remove()
+
+
+def _differences(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    found = training_differences(there, now)
+    if there.get("step") != now["step"]:
+        found.append(f"weights of step {there.get('step')} there, {now['step']} now")
+    if not found and there != now:
+        found.append("other weights")
+    return found

@@ -1,0 +1,94 @@
+"""Step ``query``: asks the newest version of an exported model for items."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from .. import cli
+from ..common.files import read_json
+from ..errors import UserError
+from .loading import load_model
+from .versions import newest_version
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of this step."""
+    parser.add_argument("--model", required=True, help="folder of the model")
+    parser.add_argument(
+        "--history",
+        required=True,
+        help="item ids, oldest first, with commas between; '' asks for a user of whom nothing is "
+        "known",
+    )
+    parser.add_argument(
+        "--top-n", type=cli.positive, default=10, help="items to show (%(default)s)"
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--exclude", help="item ids that should not come back")
+    which.add_argument(
+        "--exclude-history", action="store_true", help="the items of the history do not come back"
+    )
+    which.add_argument("--among", help="item ids to choose from")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Prints what the model recommends."""
+    path = newest_version(Path(args.model))
+    limit = _limit(path)
+    if args.top_n > limit:
+        raise UserError(
+            f"--top-n should be at most {limit}, the limit of {path}. Received: {args.top_n}. "
+            "Export again with a larger --top-n."
+        )
+    signatures = load_model(path).signatures
+    history = _ids(args.history)
+    inputs: dict[str, Any] = {
+        "history": tf.constant([history or [""]]),
+        "top_n": tf.constant([args.top_n]),
+    }
+    signature = "recommend"
+    if args.exclude is not None or args.exclude_history:
+        signature = "recommend_excluding"
+        excluded = history if args.exclude_history else _ids(args.exclude)
+        inputs["excluded_ids"] = tf.constant([excluded or [""]])
+    elif args.among is not None:
+        signature = "recommend_among"
+        inputs["allowed_ids"] = tf.constant([_ids(args.among) or [""]])
+    answer = {name: value.numpy() for name, value in signatures[signature](**inputs).items()}
+    known = signatures["item_embedding"](item_ids=tf.constant(history or [""]))["is_known"].numpy()
+    print(f"{path}, after {', '.join(history) or 'nothing'}")
+    unknown = [item for item, is_known in zip(history, known) if not is_known]
+    if unknown:
+        print(f"not in the catalogue, and left out: {', '.join(unknown)}")
+    if answer["is_default"][0]:
+        print("no item of the history is known: this is the answer for an empty history")
+    _print_items(answer)
+
+
+def _print_items(answer: dict[str, Any]) -> None:
+    count = int(answer["num_results"][0])
+    if not count:
+        print("\nno item is left to recommend")
+        return
+    items = [item.decode() for item in answer["item_ids"][0][:count]]
+    width = max(len("item"), *(len(item) for item in items))
+    print(f"\n{'':>4}  {'item':<{width}}  {'score':>8}")
+    for place, (item, score) in enumerate(zip(items, answer["scores"][0]), start=1):
+        print(f"{place:>4}  {item:<{width}}  {score:>8.4f}")
+
+
+def _limit(path: Path) -> int:
+    if not (path / "export.json").is_file():
+        raise UserError(
+            f"{path} is not a SavedModel that 'python -m pipelines export' has written: it has no "
+            "export.json."
+        )
+    return int(read_json(path / "export.json")["top_n"])
+
+
+def _ids(text: str) -> list[str]:
+    return [item for item in text.split(",") if item]

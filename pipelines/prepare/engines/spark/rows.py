@@ -1,0 +1,228 @@
+"""Rows as Spark parses them: those that are good beyond doubt, and the others as they are.
+
+Columns: file (its number), user, item, part, whole (the time if it is an integer), fraction (if it
+is not), plain (whether the row is good beyond doubt; NULL for a blank line), raw (bytes of the
+line, or of the values of user, item and time; only where they are needed), open (whether the
+record may go on in the next line), and block and serial (the start of the piece of the file that a
+task has read, and a number that grows by 1 from row to row in it).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import reduce
+from operator import and_
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import ArrayType, StringType, StructField, StructType
+
+from ...rows.readers import UNWANTED, DelimitedReader, JsonReader, ParquetReader, is_binary
+
+# Java's regular expressions use its stack for every quote: lines with more are left to Python.
+MAX_QUOTES = 1000
+
+_CONTROL = r"[\x00-\x1f\x7f]"
+_INTEGER = r"^[+-]?[0-9]+\z"
+_DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\z"
+# The forms that every supported Python and Spark read in the same way.
+_DATE = (
+    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    r"([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.([0-9]{3}|[0-9]{6}))?)?(Z|[+-][0-9]{2}:[0-9]{2})?)?\z"
+)
+
+_JSON_OPTIONS = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
+
+
+def text(
+    session: SparkSession,
+    paths: Sequence[str],
+    reader: DelimitedReader | JsonReader,
+    dates: bool,
+    keep_all: bool,
+) -> DataFrame:
+    """The lines of text files.
+
+    Args:
+      session: For this work.
+      paths: The files, all of the layout of ``reader``; their names end in their numbers.
+      reader: Knows the layout.
+      dates: Whether times are dates.
+      keep_all: Whether ``raw`` is needed for all lines.
+    """
+    value = sf.col("value")
+    lines = session.read.option("lineSep", "\n").text(list(paths))
+    lines = lines.select(
+        _file_number().alias("file"),
+        sf.col("_metadata.file_block_start").alias("block"),
+        sf.monotonically_increasing_id().alias("serial"),
+        value,
+        sf.when(sf.is_valid_utf8(value), sf.rtrim(value, sf.lit("\r"))).alias("text"),
+    )
+    if isinstance(reader, DelimitedReader):
+        rows = _delimited(lines, reader, dates)
+    else:
+        rows = _json(lines, reader)
+    plain = sf.when(sf.col("text") == "", None).otherwise(_is_true(sf.col("plain")))
+    is_open = value.contains('"') & ~_is_true(sf.col("complete"))
+    raw = sf.array(value.cast("binary"))
+    return rows.select(
+        "file", "block", "serial", "user", "item", "part", "whole", "fraction",
+        plain.alias("plain"),
+        (is_open if isinstance(reader, DelimitedReader) else sf.lit(False)).alias("open"),
+        (raw if keep_all else sf.when(~plain, raw)).alias("raw"),
+    )
+
+
+def _delimited(lines: DataFrame, reader: DelimitedReader, dates: bool) -> DataFrame:
+    mark = rf"\x{ord(reader.separator):02x}"
+    content = r'"[^"]*+(?:""[^"]*+)*+"' + rf'|[^"{mark}\r\n][^{mark}\r\n]*+|'
+    line = sf.col("text")
+    has_quote = line.contains('"')
+    num_quotes = sf.length(line) - sf.length(sf.replace(line, sf.lit('"'), sf.lit("")))
+    record = rf"^(?:{content})(?:{mark}(?:{content})){{{reader.num_columns - 1}}}\z"
+
+    def column(index: int) -> Column:
+        found = sf.regexp_extract(line, rf"^(?:(?:{content}){mark}){{{index}}}({content})", 1)
+        inner = found.substr(sf.lit(2), sf.length(found) - 2)
+        unquoted = sf.when(
+            found.startswith('"'), sf.replace(inner, sf.lit('""'), sf.lit('"'))
+        ).otherwise(found)
+        return sf.when(has_quote, unquoted).otherwise(sf.get("fields", index))
+
+    lines = lines.withColumn("fields", sf.split(line, mark, -1)).withColumn(
+        "complete",
+        sf.when(has_quote, (num_quotes <= MAX_QUOTES) & line.rlike(record)).otherwise(
+            sf.size("fields") == reader.num_columns
+        ),
+    )
+    whole, fraction, timed = _no_time()
+    if reader.time is not None:
+        whole, fraction, timed = _time(column(reader.time), dates)
+    part, user, item = sf.lit(reader.part), column(reader.user), column(reader.item)
+    good = _is_id(user) & _is_id(item) & timed
+    if reader.wanted is not None:
+        index, value = reader.wanted
+        wanted = column(index) == value
+        part = sf.when(wanted, part).otherwise(UNWANTED)
+        good = good | ~wanted
+    return lines.select(
+        "*", user.alias("user"), item.alias("item"), part.alias("part"), whole.alias("whole"),
+        fraction.alias("fraction"), (sf.col("complete") & good).alias("plain"),
+    )
+
+
+def _json(lines: DataFrame, reader: JsonReader) -> DataFrame:
+    line = sf.col("text")
+    kind = ArrayType(StructType([StructField(key, StringType()) for key in reader.keys]))
+    # In brackets, so that anything behind the object is an error.
+    objects = sf.from_json(sf.concat(sf.lit("["), line, sf.lit("]")), kind, _JSON_OPTIONS)
+    lines = lines.withColumn("objects", objects)
+    user, item, time = (sf.get("objects", 0).getField(key) for key in reader.keys)
+    whole, fraction, timed = _time(time, dates=False)
+    plain = (
+        (sf.size("objects") == 1)
+        & line.rlike(r"^\s*\{.*\}\s*\z")
+        & ~line.rlike(r"\}\s*\]")
+        & _is_id(user)
+        & _is_id(item)
+        & timed
+        & time.rlike(_INTEGER)
+    )
+    for key in (reader.user, reader.item):
+        # Numbers in place of text, and halves of characters, are spelled by Python.
+        plain = plain & line.rlike(rf'"{re.escape(key)}"\s*:\s*"')
+        plain = plain & ~line.rlike(rf'"{re.escape(key)}"\s*:\s*"[^"]*\\u[dD]')
+    return lines.select(
+        "*", user.alias("user"), item.alias("item"), sf.lit(0).alias("part"),
+        whole.alias("whole"), fraction.alias("fraction"), plain.alias("plain"),
+        sf.lit(True).alias("complete"),
+    )
+
+
+def parquet(
+    session: SparkSession, paths: Sequence[str], reader: ParquetReader, dates: bool
+) -> DataFrame:
+    """The rows of Parquet files; arguments as for ``text``."""
+    raw = []
+    ids = []
+    for name in (reader.user, reader.item):
+        column = _column(name)
+        ids.append(column.cast("string"))
+        raw.append(_as_bytes(column, reader.type_of(name)))
+    whole, fraction, timed = _no_time()
+    time = sf.lit(None)
+    if reader.time is not None:
+        time, kind = _column(reader.time), reader.type_of(reader.time)
+        if pa.types.is_timestamp(kind) and kind.unit != "ns":
+            time = sf.unix_micros(time.cast("timestamp"))
+        elif pa.types.is_date(kind):
+            time = sf.unix_date(time)
+        if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
+            whole = time.try_cast("bigint")
+            timed = whole.isNotNull()
+        elif pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+            fraction = time.cast("double")
+            timed = _is_finite(fraction)
+        else:
+            whole, fraction, timed = _time(time.cast("string"), dates)
+            timed = timed & sf.is_valid_utf8(time.cast("string"))
+    raw.append(time.cast("string").cast("binary"))
+    plain = _is_true(
+        reduce(and_, [_is_id(column) & sf.is_valid_utf8(column) for column in ids], timed)
+    )
+    return session.read.parquet(*paths).select(
+        _file_number().alias("file"),
+        sf.lit(0).cast("bigint").alias("block"),
+        sf.col("_metadata.row_index").alias("serial"),
+        ids[0].alias("user"),
+        ids[1].alias("item"),
+        sf.lit(0).alias("part"),
+        whole.alias("whole"),
+        fraction.alias("fraction"),
+        plain.alias("plain"),
+        sf.lit(False).alias("open"),
+        sf.when(~plain, sf.array(*raw)).alias("raw"),
+    )
+
+
+def _as_bytes(column: Column, kind: pa.DataType) -> Column:
+    return column if is_binary(kind) else column.cast("string").cast("binary")
+
+
+def _column(name: str) -> Column:
+    return sf.col("`" + name.replace("`", "``") + "`")
+
+
+def _file_number() -> Column:
+    return sf.regexp_extract("_metadata.file_name", r"([0-9]+)\.", 1).cast("int")
+
+
+def _is_true(condition: Column) -> Column:
+    return sf.coalesce(condition, sf.lit(False))
+
+
+def _is_id(name: Column) -> Column:
+    return (sf.trim(name) != "") & ~name.rlike(_CONTROL)
+
+
+def _is_finite(number: Column) -> Column:
+    return ~sf.isnan(number) & (sf.abs(number) < float("inf"))
+
+
+def _no_time() -> tuple[Column, Column, Column]:
+    return sf.lit(None).cast("bigint"), sf.lit(None).cast("double"), sf.lit(True)
+
+
+def _time(written: Column, dates: bool) -> tuple[Column, Column, Column]:
+    """An integer, or else a fraction, and whether it is one of them beyond doubt."""
+    nothing = sf.lit(None).cast("double")
+    if dates:
+        whole = sf.unix_micros(sf.when(written.rlike(_DATE), written).try_cast("timestamp"))
+        return whole, nothing, whole.isNotNull()
+    whole = sf.when(written.rlike(_INTEGER), written).try_cast("bigint")
+    is_decimal = ~written.rlike(_INTEGER) & written.rlike(_DECIMAL)
+    fraction = sf.when(is_decimal, written).try_cast("double")
+    return whole, fraction, whole.isNotNull() | _is_finite(fraction)

@@ -1,0 +1,105 @@
+"""Rows that need a closer look, one at a time in Python: the good ones into a Parquet file.
+
+This is where a bad row gets its kind and its line number, whatever the engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .bad_rows import BadRows
+from .readers import UNWANTED, Reader, Row
+from .values import DATE, BadValue, check_ids, parse_time, time_form
+
+BATCH_ROWS = 1 << 18
+
+# Times are written as text: whether they are integers or not is only known at the end.
+_SCHEMA = pa.schema(
+    [
+        ("row", pa.int64()),
+        ("user", pa.string()),
+        ("item", pa.string()),
+        ("time", pa.string()),
+        ("part", pa.int8()),
+    ]
+)
+
+
+def are_dates(readers: Sequence[Reader]) -> bool:
+    """Whether the times of a log are dates: the first one that can be read decides."""
+    for reader in readers:
+        for row in reader.rows(BadRows()):
+            if row.part == UNWANTED:
+                continue
+            if row.time is None:
+                return False
+            with contextlib.suppress(BadValue):
+                check_ids(row.user, row.item)
+                form = time_form(row.time)
+                if form is not None:
+                    return form == DATE
+    return False
+
+
+class CleanLog:
+    """A Parquet file of good rows.
+
+    Args:
+      path: The file to write.
+      dates: Whether times should be dates, see ``are_dates``.
+      bad_rows: Where bad rows are counted.
+
+    Attributes:
+      all_integers: Whether every time so far is an integer.
+      num_rows: Rows written.
+    """
+
+    def __init__(self, path: Path, dates: bool, bad_rows: BadRows):
+        self.all_integers = True
+        self.num_rows = 0
+        self._dates = dates
+        self._bad_rows = bad_rows
+        self._writer = pq.ParquetWriter(path, _SCHEMA)
+        self._batch: list[tuple[int, str, str, str | None, int]] = []
+
+    def __enter__(self) -> CleanLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._flush()
+        self._writer.close()
+
+    def add(self, rows: Iterable[tuple[int, Row]], file_name: str) -> None:
+        """Writes the good ones of the rows of a file.
+
+        Args:
+          rows: Each with the number that says where it stands in the order of the log.
+          file_name: For the report of bad rows.
+        """
+        for number, row in rows:
+            time: int | float | None = None
+            if row.part != UNWANTED:
+                try:
+                    check_ids(row.user, row.item)
+                    if row.time is not None:
+                        time = parse_time(row.time, self._dates)
+                        self.all_integers = self.all_integers and isinstance(time, int)
+                except BadValue as error:
+                    self._bad_rows.add(error.kind, file_name, row.line)
+                    continue
+            text = None if time is None else repr(time)
+            self._batch.append((number, row.user, row.item, text, row.part))
+            if len(self._batch) == BATCH_ROWS:
+                self._flush()
+
+    def _flush(self) -> None:
+        self.num_rows += len(self._batch)
+        columns: Iterator[tuple[object, ...]] = zip(*self._batch) if self._batch else iter([()] * 5)
+        arrays = [pa.array(values, field.type) for values, field in zip(columns, _SCHEMA)]
+        self._writer.write_table(pa.Table.from_arrays(arrays, schema=_SCHEMA))
+        self._batch = []

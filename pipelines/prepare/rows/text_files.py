@@ -1,0 +1,165 @@
+"""Text files as they come: plain or gzip, any line ending, quoted fields."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import csv
+import gzip
+import itertools
+import zlib
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+from ...errors import UserError
+from . import bad_rows
+from .values import BadValue
+
+# A quoted field may go over several lines; a quote that is still open after so many is a slip.
+MAX_RECORD_LINES = 100
+
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_UTF8_MARK = b"\xef\xbb\xbf"
+
+csv.field_size_limit(1 << 24)
+
+
+def is_gzip(path: Path) -> bool:
+    """Whether the file is compressed, whatever its name says."""
+    with open(path, "rb") as file:
+        return file.read(2) == b"\x1f\x8b"
+
+
+def read_lines(path: Path) -> Generator[bytes, None, None]:
+    """The lines of a plain or gzip file, without line endings and byte-order mark.
+
+    Raises:
+      UserError: The file is UTF-16, or gzip that is cut off or damaged.
+    """
+    try:
+        with gzip.open(path, "rb") if is_gzip(path) else open(path, "rb") as file:
+            for number, line in enumerate(file):
+                if number == 0:
+                    if line.startswith(_UTF16_MARKS):
+                        raise UserError(
+                            f"{path} is UTF-16 text, and UTF-8 is required. Convert it: "
+                            "iconv -f UTF-16 -t UTF-8 FILE > NEW_FILE"
+                        )
+                    line = line.removeprefix(_UTF8_MARK)
+                yield line.rstrip(b"\r\n")
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(
+            f"{path} is a damaged gzip file ({error}). Download or compress it again."
+        ) from error
+
+
+def head(path: Path, count: int) -> list[bytes]:
+    """The first ``count`` lines that are not blank.
+
+    Raises:
+      UserError: There is no such line, or the file is missing or not readable as text.
+    """
+    with contextlib.closing(read_lines(path)) as lines:
+        found = list(itertools.islice((line for line in lines if line.strip()), count))
+    if not found:
+        raise UserError(f"{path} is empty. Check that it is the right file.")
+    return found
+
+
+class _OpenQuote(BadValue):
+    """The record ends inside quotes: it may go on in the next line."""
+
+
+def split_record(line: bytes, separator: str) -> list[bytes]:
+    r"""The fields of one record, with quotes taken off.
+
+    >>> split_record(b'u1,"a, b",7', ",")
+    [b'u1', b'a, b', b'7']
+
+    Raises:
+      BadValue: A quote is not closed, or something follows the closing quote.
+    """
+    if b'"' not in line:
+        return line.split(separator.encode())
+    # Latin-1 gives every byte a character and back: the encoding is checked field by field.
+    try:
+        fields = next(csv.reader([line.decode("latin-1")], delimiter=separator, strict=True))
+    except csv.Error as error:
+        is_open = "unexpected end of data" in str(error)
+        raise (_OpenQuote if is_open else BadValue)(bad_rows.UNCLOSED_QUOTE) from error
+    return [field.encode("latin-1") for field in fields]
+
+
+def read_records(
+    lines: Iterator[tuple[int, bytes]], separator: str, num_columns: int
+) -> Iterator[tuple[int, list[bytes] | str]]:
+    """Every record of a delimited file, good or bad; blank lines are passed over.
+
+    Args:
+      lines: Consecutive lines with their numbers.
+      separator: One character.
+      num_columns: Fields that a record must have.
+
+    Yields:
+      The number of the record's first line, with its fields, or with the kind of bad
+      row that it is. After a quote that is never closed, reading goes on with the next line.
+    """
+    ahead = _LinesAhead(lines)
+    while (numbered := ahead.take()) is not None:
+        number, line = numbered
+        if not line:
+            continue
+        try:
+            fields, extra_lines = _split_with_following(line, ahead, separator)
+        except BadValue as error:
+            yield number, error.kind
+            continue
+        if len(fields) == num_columns:
+            yield number, fields
+            ahead.drop(extra_lines)
+        else:
+            # A stray quote can swallow lines: only the first of them is to blame.
+            yield number, bad_rows.UNCLOSED_QUOTE if extra_lines else bad_rows.WRONG_COLUMN_COUNT
+
+
+class _LinesAhead:
+    """Lines that can be looked at before they are taken."""
+
+    def __init__(self, lines: Iterator[tuple[int, bytes]]):
+        self._lines = lines
+        self._waiting: collections.deque[tuple[int, bytes]] = collections.deque()
+
+    def take(self) -> tuple[int, bytes] | None:
+        return self._waiting.popleft() if self._waiting else next(self._lines, None)
+
+    def drop(self, count: int) -> None:
+        for _ in range(count):
+            self.take()
+
+    def peek(self, index: int) -> bytes | None:
+        while len(self._waiting) <= index:
+            numbered = next(self._lines, None)
+            if numbered is None:
+                return None
+            self._waiting.append(numbered)
+        return self._waiting[index][1]
+
+
+def _split_with_following(
+    line: bytes, ahead: _LinesAhead, separator: str
+) -> tuple[list[bytes], int]:
+    """The fields of the record that starts with ``line``, and how many lines more it has."""
+    try:
+        return split_record(line, separator), 0
+    except _OpenQuote as error:
+        still_open = error
+    record = [line]
+    for extra_lines in range(1, MAX_RECORD_LINES + 1):
+        following = ahead.peek(extra_lines - 1)
+        if following is None:
+            break
+        record.append(following)
+        if b'"' in following:
+            with contextlib.suppress(_OpenQuote):
+                return split_record(b"\n".join(record), separator), extra_lines
+    raise still_open

@@ -1,0 +1,62 @@
+"""What ``--source`` can be.
+
+Text may be gzip everywhere. Column numbers count from 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .base import Source, SourceOptions
+from .columns import open_csv, open_parquet, open_tsv
+from .movielens import open_movielens
+from .presplit import open_authors, open_presplit
+from .published import (
+    open_amazon_ratings,
+    open_amazon_reviews,
+    open_sequences,
+    open_taobao,
+)
+
+
+@dataclass(frozen=True)
+class SourceKind:
+    """One value of ``--source``.
+
+    Attributes:
+      open: Looks at the head of the files and chooses the readers.
+      summary: For ``--help``.
+      min_count: Default of the two filters.
+    """
+
+    open: Callable[[SourceOptions], Source]
+    summary: str
+    min_count: int = 5
+
+
+SOURCES: dict[str, SourceKind] = {
+    "csv": SourceKind(open_csv, "comma-separated columns"),
+    "tsv": SourceKind(open_tsv, "tab-separated columns"),
+    "parquet": SourceKind(open_parquet, "Parquet columns"),
+    "sequences": SourceKind(open_sequences, "one user a line, items in time order"),
+    "amazon-reviews": SourceKind(open_amazon_reviews, "JSON lines, as reviews_Books_5.json.gz"),
+    "amazon-ratings": SourceKind(
+        open_amazon_ratings,
+        "CSV with header user_id,parent_asin,rating,timestamp, or the four columns of 2014 or "
+        "2018 without header",
+    ),
+    "taobao": SourceKind(open_taobao, "UserBehavior.csv, page views only", min_count=20),
+    "movielens": SourceKind(open_movielens, "ratings from tensorflow-datasets"),
+    "authors": SourceKind(
+        open_authors, "user,item,position in NAME_train.txt, _valid and _test", min_count=1
+    ),
+    "presplit": SourceKind(
+        open_presplit, "a folder of train, test and perhaps valid pairs", min_count=1
+    ),
+}
+
+
+def open_source(name: str, options: SourceOptions) -> Source:
+    """Opens the log of ``--source name``."""
+    return SOURCES[name].open(options)

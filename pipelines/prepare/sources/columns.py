@@ -1,0 +1,188 @@
+"""Logs in columns: delimited text and Parquet, with columns by name or number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...errors import UserError
+from ..rows import text_files
+from ..rows.readers import DelimitedReader, ParquetReader
+from ..rows.values import DATE, DECIMAL, INTEGER, BadValue, time_form
+from .base import Source, SourceOptions, input_files
+
+HEAD_LINES = 200
+
+_ID_TYPES = (
+    pa.types.is_integer,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+)
+_TIME_TYPES = (
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_timestamp,
+    pa.types.is_date,
+    pa.types.is_string,
+    pa.types.is_large_string,
+)
+
+
+def open_csv(options: SourceOptions) -> Source:
+    """Comma-separated files."""
+    return _open_delimited(options, ",")
+
+
+def open_tsv(options: SourceOptions) -> Source:
+    """Tab-separated files."""
+    return _open_delimited(options, "\t")
+
+
+def _open_delimited(options: SourceOptions, default_separator: str) -> Source:
+    separator = default_separator if options.separator is None else options.separator
+    has_header = options.header is not False
+    readers = []
+    for path in input_files(options):
+        names = first_record(path, separator)
+        if not has_header:
+            names = [str(index + 1) for index in range(_usual_width(path, separator))]
+        user, item, time = _choose_columns(path, options, names, has_header)
+        readers.append(delimited(path, separator, has_header, len(names), user, item, time))
+    if len({reader.has_time for reader in readers}) > 1:
+        raise UserError("either all --input files should have a time column, or none.")
+    return Source(readers)
+
+
+def _usual_width(path: Path, separator: str) -> int:
+    """How many columns most of the first rows have, in case the very first is a bad one."""
+    widths = [len(split_or_empty(line, separator)) for line in text_files.head(path, HEAD_LINES)]
+    return max(sorted(set(widths)), key=widths.count)
+
+
+def delimited(
+    path: Path,
+    separator: str,
+    has_header: bool,
+    num_columns: int,
+    user: int,
+    item: int,
+    time: int | None = None,
+    part: int = 0,
+    wanted: tuple[int, str] | None = None,
+) -> DelimitedReader:
+    """A reader of columns that has looked how the file writes its times."""
+    forms = set()
+    if time is not None:
+        for line in text_files.head(path, HEAD_LINES)[1 if has_header else 0:]:
+            record = split_or_empty(line, separator)
+            if len(record) == num_columns:
+                forms.add(time_form(record[time].decode("utf-8", "replace")))
+    return DelimitedReader(
+        path, separator, has_header, num_columns, user, item, time, _form(forms), part, wanted
+    )
+
+
+def _form(forms: set[str | None]) -> str:
+    return next((form for form in (DATE, DECIMAL) if form in forms), INTEGER)
+
+
+def split_or_empty(line: bytes, separator: str) -> list[bytes]:
+    """The fields of a line, or none where its quotes are broken."""
+    try:
+        return text_files.split_record(line, separator)
+    except BadValue:
+        return []
+
+
+def first_record(path: Path, separator: str) -> list[str]:
+    """The fields of the first line.
+
+    Raises:
+      UserError: There are fewer than two, so the separator is another one.
+    """
+    line = text_files.head(path, 1)[0]
+    record = split_or_empty(line, separator)
+    if len(record) < 2:
+        raise UserError(
+            f"{path}: the first line should have at least two columns separated by "
+            f"{separator!r}. It is {line[:80].decode('utf-8', 'replace')!r}. "
+            "Set the right one with --separator."
+        )
+    return [field.decode("utf-8", "replace") for field in record]
+
+
+def _choose_columns(
+    path: Path, options: SourceOptions, names: Sequence[str], has_header: bool
+) -> tuple[int, int, int | None]:
+    """Where user, item and time are, from 0."""
+    defaults = ("user", "item", "time") if has_header else ("1", "2", None)
+    user_name = options.user_column or str(defaults[0])
+    item_name = options.item_column or str(defaults[1])
+    time_name = options.time_column or defaults[2]
+    if time_name == "none" or (options.time_column is None and time_name not in names):
+        time_name = None
+    indices = []
+    for option, name in (("user", user_name), ("item", item_name), ("time", time_name)):
+        if name is None:
+            continue
+        if names.count(name) != 1:
+            what = "is there twice" if name in names else "is not in the file"
+            kind = "column" if has_header else "column number"
+            hint = "" if has_header else " (numbers count from 1; with a header, names work)"
+            raise UserError(
+                f"{path}: {kind} {name!r} {what}; it has {', '.join(names)}{hint}. "
+                f"Set --{option}-column, and --no-header if the first line is data."
+            )
+        indices.append(names.index(name))
+    return indices[0], indices[1], indices[2] if len(indices) == 3 else None
+
+
+def open_parquet(options: SourceOptions) -> Source:
+    """Parquet files."""
+    readers = []
+    for path in input_files(options):
+        try:
+            schema = pq.read_schema(path)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise UserError(f"{path} is not a Parquet file. Check --source.") from error
+        user, item, time = _choose_columns(path, options, schema.names, has_header=True)
+        for index in (user, item):
+            _check_type(path, schema.field(index), "text or an integer", _ID_TYPES)
+        if time is None:
+            readers.append(ParquetReader(path, schema.names[user], schema.names[item]))
+            continue
+        _check_type(path, schema.field(time), "a number, a date or text", _TIME_TYPES)
+        form = _parquet_time_form(path, schema.field(time))
+        user_name, item_name, time_name = (schema.names[index] for index in (user, item, time))
+        readers.append(ParquetReader(path, user_name, item_name, time_name, form))
+    if len({reader.time and reader.type_of(reader.time) for reader in readers}) > 1:
+        raise UserError("the time columns of the --input files should all have one type.")
+    return Source(readers)
+
+
+def _check_type(
+    path: Path, field: pa.Field, required: str, allowed: Sequence[Callable[[pa.DataType], bool]]
+) -> None:
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    if not any(is_allowed(kind) for is_allowed in allowed):
+        raise UserError(
+            f"{path}: column {field.name!r} should be {required}. It is {field.type}. "
+            "Convert it, or choose another column."
+        )
+
+
+def _parquet_time_form(path: Path, field: pa.Field) -> str:
+    if pa.types.is_floating(field.type) or pa.types.is_decimal(field.type):
+        return DECIMAL
+    if pa.types.is_temporal(field.type):
+        return INTEGER  # Read as a number, and never as text.
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=HEAD_LINES, columns=[field.name]):
+            return _form({time_form(str(value)) for value in batch.column(0).to_pylist()})
+    return INTEGER

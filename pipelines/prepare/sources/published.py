@@ -1,0 +1,82 @@
+"""Logs in the form in which they were published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...errors import UserError
+from ..rows import text_files
+from ..rows.readers import JsonReader, SequenceReader
+from .base import Source, SourceOptions, input_files
+from .columns import HEAD_LINES, delimited, first_record, split_or_empty
+
+
+def open_sequences(options: SourceOptions) -> Source:
+    """One user a line, items between blanks."""
+    files = input_files(options)
+    for path in files:
+        text_files.head(path, 1)
+    if len(files) > 1:
+        raise UserError("--source sequences takes one --input: the line number is the user's id.")
+    return Source([SequenceReader(path) for path in files])
+
+
+def open_amazon_reviews(options: SourceOptions) -> Source:
+    """Amazon reviews: JSON lines with reviewerID, asin and unixReviewTime."""
+    files = input_files(options)
+    for path in files:
+        text_files.head(path, 1)
+    return Source([JsonReader(path, "reviewerID", "asin", "unixReviewTime") for path in files])
+
+
+def open_amazon_ratings(options: SourceOptions) -> Source:
+    """Amazon ratings without reviews, as CSV.
+
+    Accepted: the header of 2023 (``user_id,parent_asin,rating,timestamp``), or four columns without
+    header, ``user,item,rating,time`` or ``item,user,rating,time``, where the ids tell which.
+    """
+    readers = []
+    for path in input_files(options):
+        names = first_record(path, ",")
+        if "user_id" in names:
+            columns = ("user_id", "parent_asin", "timestamp")
+            missing = [name for name in columns if name not in names]
+            if missing:
+                raise UserError(
+                    f"{path}: the header should have {', '.join(columns)}. It lacks "
+                    f"{', '.join(missing)}. Use --source csv with --item-column and so on."
+                )
+            user, item, time = (names.index(name) for name in columns)
+            readers.append(delimited(path, ",", True, len(names), user, item, time))
+        else:
+            user, item = _amazon_columns(path)
+            readers.append(delimited(path, ",", False, 4, user, item, 3))
+    return Source(readers)
+
+
+def _amazon_columns(path: Path) -> tuple[int, int]:
+    """Which of the first two columns is the user and which the item, in a file without header.
+
+    The 2014 files start with the user, those of 2018 with the item. Product numbers all have ten
+    characters; a column of users never does over many rows.
+    """
+    records = [split_or_empty(line, ",") for line in text_files.head(path, HEAD_LINES)]
+    is_item = [
+        all(len(record) == 4 and len(record[column]) == 10 for record in records)
+        for column in (0, 1)
+    ]
+    if is_item[0] == is_item[1]:
+        raise UserError(
+            f"{path}: a ratings file should have the header user_id,parent_asin,rating,timestamp, "
+            "or four columns without header of which the first or the second holds product "
+            "numbers of ten characters, and only one of them. Use --source csv --no-header with "
+            "--user-column, --item-column and --time-column."
+        )
+    return (1, 0) if is_item[0] else (0, 1)
+
+
+def open_taobao(options: SourceOptions) -> Source:
+    """Taobao's UserBehavior.csv (user, item, category, behavior, time): page views only."""
+    return Source(
+        [delimited(path, ",", False, 5, 0, 1, 4, wanted=(3, "pv")) for path in input_files(options)]
+    )

@@ -1,0 +1,152 @@
+"""Writes the layout of ``prepared`` out of the engine's tables, a batch of rows at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from ..common.files import sha256
+from .engines.base import Engine
+from .sources.base import PAIRS_ARE_SPLIT
+from .tables import members, ordered_items
+
+BATCH_ROWS = 1 << 20
+
+
+def write_item_ids(engine: Engine, folder: Path) -> None:
+    """Writes ``item_ids.txt``."""
+    _write_lines(folder / "item_ids.txt", engine, "items")
+
+
+def write_split(
+    engine: Engine,
+    folder: Path,
+    name: str,
+    split: str,
+    history_share: float,
+) -> dict[str, int]:
+    """Writes the folder of one split.
+
+    Args:
+      engine: With the tables of ``logtable``.
+      folder: Parent of the new folder.
+      name: ``train``, ``valid`` or ``test``.
+      split: How the log is split, see ``logsource``.
+      history_share: Share of a user's items that are the history, unless the pairs of the log
+        come split.
+
+    Returns:
+      Statistics: the numbers of users and interactions, and of history items and targets.
+    """
+    target = folder / name
+    target.mkdir()
+    table = members(name)
+    _write_lines(target / "user_ids.txt", engine, table)
+    num_users = engine.count(table)
+    interactions = history = 0
+    with contextlib.ExitStack() as files:
+        offsets = files.enter_context(
+            open_flat_array(target / "offsets.npy", num_users + 1, np.int64)
+        )
+        offsets(np.zeros(1, np.int64))
+        if name != "train":
+            lengths_file = files.enter_context(
+                open_flat_array(target / "history_lengths.npy", num_users, np.int32)
+            )
+        for batch in engine.numbered(table, ["total", "history"]):
+            totals = batch.column(0).to_numpy()
+            ends = interactions + np.cumsum(totals)
+            offsets(ends)
+            interactions = int(ends[-1]) if len(ends) else interactions
+            if name != "train":
+                if split == PAIRS_ARE_SPLIT:
+                    lengths = batch.column(1).to_numpy()
+                else:
+                    lengths = history_lengths(totals, history_share)
+                lengths_file(lengths)
+                history += int(lengths.sum())
+    statistics = {"users": num_users, "interactions": interactions}
+    if name != "train":
+        statistics["history_interactions"] = history
+        statistics["target_interactions"] = interactions - history
+    with open_flat_array(target / "items.npy", interactions, np.int32) as append:
+        for batch in engine.batches(ordered_items(split, name)):
+            append(batch.column(0).to_numpy())
+    return statistics
+
+
+def history_lengths(totals: np.ndarray, share: float) -> np.ndarray:
+    """How many items are the history: the share, rounded down, but never none and never all.
+
+    Args:
+      totals: ``[num_users]`` integers, at least 2: items of each user.
+      share: Between 0 and 1.
+
+    >>> history_lengths(np.array([2, 5, 9, 10]), 0.8)
+    array([1, 4, 7, 8])
+    """
+    # The small constant undoes products such as 0.29 * 100 = 28.999999999999996.
+    lengths = np.floor(totals * share + 1e-9).astype(np.int64)
+    return np.clip(lengths, 1, totals - 1)
+
+
+def write_item_counts(folder: Path, num_items: int) -> np.ndarray:
+    """Writes ``item_counts.npy``, and gives its content, out of the training split."""
+    items = np.load(folder / "train" / "items.npy", mmap_mode="r", allow_pickle=False)
+    counts = np.zeros(num_items, np.int64)
+    for start in range(0, len(items), BATCH_ROWS):
+        counts += np.bincount(items[start:start + BATCH_ROWS], minlength=num_items)
+    np.save(folder / "item_counts.npy", counts, allow_pickle=False)
+    return counts
+
+
+def file_entries(folder: Path) -> dict[str, dict[str, object]]:
+    """Size and checksum of every file below ``folder``, for the manifest."""
+    return {
+        path.relative_to(folder).as_posix(): {
+            "bytes": path.stat().st_size,
+            "sha256": sha256(path),
+        }
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@contextlib.contextmanager
+def open_flat_array(path: Path, length: int, kind: type[np.integer]) -> Iterator[_Append]:
+    """A .npy file of ``length`` integers of type ``kind`` that is written from front to back.
+
+    Yields:
+      A function that writes the next numbers.
+    """
+    dtype = np.dtype(kind).newbyteorder("<")
+    with open(path, "wb") as file:
+        header = {"descr": dtype.str, "fortran_order": False, "shape": (length,)}
+        np.lib.format.write_array_header_1_0(file, header)
+        append = _Append(file, dtype)
+        yield append
+    if append.written != length:
+        raise RuntimeError(f"{path.name} got {append.written} numbers instead of {length}")
+
+
+class _Append:
+    def __init__(self, file: io.BufferedWriter, dtype: np.dtype):
+        self._file = file
+        self._dtype = dtype
+        self.written = 0
+
+    def __call__(self, values: np.ndarray) -> None:
+        self._file.write(values.astype(self._dtype, copy=False).tobytes())
+        self.written += len(values)
+
+
+def _write_lines(path: Path, engine: Engine, table: str) -> None:
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        for batch in engine.numbered(table, ["name"]):
+            for text in batch.column(0).to_pylist():
+                file.write(text)
+                file.write("\n")

@@ -1,0 +1,108 @@
+"""Ranks of a split's targets over the whole catalogue: by a model, by popularity, and by chance.
+
+Items of the user's history compete like all others, as in the paper, unless they are excluded. A
+target that is excluded with the history can never be retrieved: it ranks behind the catalogue.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from tfrs_croloss.metrics import ShardedCatalogue, exact_ranks, popularity_ranks
+from tfrs_croloss.models import TwoTowerModel
+
+from ..data.batches import EvaluationInput
+from ..data.prepared import PreparedData
+from .build import embed_histories
+from .factorization import user_numbers
+from .settings import TrainSettings
+
+
+def evaluation_users(
+    data: PreparedData, split: str, settings: TrainSettings, max_users: int | None = None
+) -> EvaluationInput:
+    """The users of a split, or the first ``max_users``, as a model of these settings takes them."""
+    users = EvaluationInput.of(
+        data.split(split), data.num_items, settings.history_length, max_users
+    )
+    if settings.tower == "history":
+        return users
+    numbers = user_numbers(data, split)[: len(users.histories)]
+    return dataclasses.replace(users, numbers=numbers)
+
+
+def shared_catalogue(
+    model: TwoTowerModel, num_items: int, strategy: tf.distribute.Strategy | None
+) -> ShardedCatalogue | None:
+    """The catalogue in parts over the replicas of a synchronous strategy; None if there is one.
+
+    Args:
+      model: made under the strategy.
+      num_items: size of the catalogue.
+      strategy: None stands for one replica.
+    """
+    if strategy is None or strategy.num_replicas_in_sync == 1:
+        return None
+    return ShardedCatalogue(
+        strategy, lambda item_ids: model.embed_candidates({"item_id": item_ids}), num_items
+    )
+
+
+def model_ranks(
+    model: TwoTowerModel,
+    users: EvaluationInput,
+    num_items: int,
+    exclude_history: bool,
+    shared: ShardedCatalogue | None = None,
+) -> np.ndarray:
+    """Ranks ``[num_pairs]`` by the model's scores.
+
+    Args:
+      model: what scores.
+      users: whose targets are ranked.
+      num_items: size of the catalogue.
+      exclude_history: whether items of the history do not compete.
+      shared: the catalogue, where replicas share it.
+    """
+    return exact_ranks(
+        embed_histories(model, users.histories, users.numbers),
+        model.embed_catalogue(num_items) if shared is None else shared,
+        users.targets,
+        query_rows=users.users,
+        excluded=users.seen if exclude_history else None,
+        excluded_positives="miss",
+    )
+
+
+def ranks_by_popularity(
+    users: EvaluationInput, item_counts: np.ndarray, exclude_history: bool
+) -> np.ndarray:
+    """Ranks ``[num_pairs]`` by the items' interactions in the training split."""
+    return popularity_ranks(
+        item_counts,
+        users.targets,
+        query_rows=users.users,
+        excluded=users.seen if exclude_history else None,
+        excluded_positives="miss",
+        num_queries=len(users.histories),
+    )
+
+
+def ranks_by_chance(
+    users: EvaluationInput, num_items: int, exclude_history: bool, seed: int
+) -> np.ndarray:
+    """Ranks ``[num_pairs]`` in a random order of the items for each user."""
+    generator = np.random.default_rng(seed)
+    competing = np.full(len(users.histories), num_items)
+    is_excluded = np.zeros(len(users.targets), bool)
+    if exclude_history:
+        owners = users.seen.value_rowids().numpy()
+        keys = np.unique(owners * num_items + users.seen.values.numpy())
+        competing -= np.bincount(keys // num_items, minlength=len(competing))
+        is_excluded = np.isin(users.users * num_items + users.targets, keys)
+    # At least 1 for a user who has seen everything, whose targets are all excluded.
+    ranks = generator.integers(1, np.maximum(competing, 1)[users.users] + 1)
+    return np.where(is_excluded, num_items + 1, ranks)

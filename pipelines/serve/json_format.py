@@ -1,0 +1,250 @@
+"""The JSON of TensorFlow Serving's REST API: rows (``instances``) and columns (``inputs``).
+
+Strings stand for themselves or, as ``{"b64": "…"}``, for bytes. Outputs whose names end in
+``_bytes``, and bytes that are not UTF-8, are answered in that form. A float that is not finite is
+answered as ``null``, since JSON has no other word for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import itertools
+import json
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .errors import Code, RequestError, invalid
+from .signatures import Signature, TensorSpec
+
+_KNOWN_KEYS = {"signature_name", "instances", "inputs"}
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictBody:
+    """What the body of a ``:predict`` request says.
+
+    Attributes:
+      signature_name: Which signature; empty for the default.
+      rows: Whether it is in the row format.
+      values: The value of ``instances`` or ``inputs``.
+    """
+
+    signature_name: str
+    rows: bool
+    values: Any
+
+
+def parse(body: bytes) -> PredictBody:
+    """Reads the body of a request.
+
+    Raises:
+      RequestError: It is not JSON, or not a request.
+
+    >>> parse(b'{"instances": [1, 2]}')
+    PredictBody(signature_name='', rows=True, values=[1, 2])
+    """
+    try:
+        value = json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        reason = "too deep" if isinstance(error, RecursionError) else str(error)
+        raise invalid(f"the body should be JSON, but: {reason}.") from error
+    if not isinstance(value, dict):
+        raise invalid(f"the body should be a JSON object. Received: {_kind(value)}.")
+    if unknown := sorted(set(value) - _KNOWN_KEYS):
+        raise invalid(
+            f"the body should have the keys signature_name and instances or inputs. Received: "
+            f"{', '.join(map(repr, unknown))[:200]}."
+        )
+    if ("instances" in value) == ("inputs" in value):
+        raise invalid(
+            "the body should have one of the keys instances and inputs. Received: "
+            + ("both." if "inputs" in value else "neither.")
+        )
+    name = value.get("signature_name", "")
+    if not isinstance(name, str):
+        raise invalid(f"signature_name should be a string. Received: {_kind(name)}.")
+    rows = "instances" in value
+    return PredictBody(name, rows, value["instances" if rows else "inputs"])
+
+
+def to_inputs(signature: Signature, body: PredictBody) -> dict[str, np.ndarray]:
+    """The tensors of a request.
+
+    Raises:
+      RequestError: The values do not fit the signature.
+    """
+    columns = _from_rows(signature, body.values) if body.rows else _named(signature, body.values)
+    signature.check_names(set(columns))
+    return {name: to_array(signature.inputs[name], value) for name, value in columns.items()}
+
+
+def to_answer(outputs: Mapping[str, np.ndarray], rows: bool) -> bytes:
+    """The body of an answer.
+
+    Args:
+      outputs: Tensors by name.
+      rows: Whether to answer in the row format.
+
+    Raises:
+      RequestError: The row format cannot hold these outputs.
+
+    >>> to_answer({"score": np.array([0.1, np.nan], np.float32)}, rows=True)
+    b'{"predictions": [0.1, null]}'
+    """
+    columns = {name: to_values(name, value) for name, value in outputs.items()}
+    single = next(iter(columns.values())) if len(columns) == 1 else None
+    answer: dict[str, Any]
+    if rows:
+        sizes = {value.shape[0] if value.ndim else None for value in outputs.values()}
+        if len(sizes) != 1 or None in sizes:
+            raise invalid(
+                "the outputs of this signature are not one per row. Use 'inputs' instead of "
+                "'instances'."
+            )
+        each = [dict(zip(columns, values)) for values in zip(*columns.values())]
+        answer = {"predictions": each if single is None else single}
+    else:
+        answer = {"outputs": columns if single is None else single}
+    return json.dumps(answer, allow_nan=False, ensure_ascii=False).encode()
+
+
+def to_array(spec: TensorSpec, value: Any) -> np.ndarray:
+    """The tensor that nested lists of JSON values stand for.
+
+    Raises:
+      RequestError: They are of another type, or lists at one level differ in length.
+    """
+    shape: list[int] = []
+    level = [value]
+    while level and isinstance(level[0], list):
+        lengths = {len(part) if isinstance(part, list) else -1 for part in level}
+        if len(lengths) != 1:
+            raise invalid(
+                f"input '{spec.name}' should have lists of one length at each level. Received: "
+                f"different ones at level {len(shape) + 1}. Pad the shorter ones."
+            )
+        shape.append(lengths.pop())
+        level = list(itertools.chain.from_iterable(level))
+    try:
+        flat = _to_flat_array(spec, level)
+    except (OverflowError, ValueError) as error:
+        raise invalid(f"input '{spec.name}' should be {spec.dtype.name}: {error}.") from error
+    return flat.reshape(shape)
+
+
+def to_values(name: str, value: np.ndarray) -> Any:
+    """The JSON values of an output."""
+    if value.dtype.kind == "O":
+        convert = _to_base64 if name.endswith("_bytes") else _to_text
+        texts = np.empty(value.shape, object)
+        texts.ravel()[:] = [convert(item) for item in value.ravel().tolist()]
+        return texts.tolist()
+    if value.dtype.kind in "biu":
+        return value.tolist()
+    if value.dtype.kind == "c":
+        raise RequestError(Code.UNIMPLEMENTED, f"output '{name}' is complex: no form in JSON.")
+    if value.dtype != np.float64:
+        # Through text, so that a float32 is answered in its own few digits.
+        value = value.astype(np.float32).astype(str).astype(np.float64)
+    finite = np.isfinite(value)
+    if not finite.all():
+        value = value.astype(object)
+        value[~finite] = None
+    return value.tolist()
+
+
+def _from_rows(signature: Signature, instances: Any) -> dict[str, Any]:
+    if not isinstance(instances, list) or not instances:
+        raise invalid(f"instances should be a list with something in it. Received: "
+                      f"{_kind(instances)}.")
+    named = [isinstance(instance, dict) and not _is_bytes(instance) for instance in instances]
+    if not any(named):
+        return _named(signature, instances)
+    if not all(named):
+        raise invalid(f"instances should all be objects or all be bare values. Received: "
+                      f"{_kind(instances[named.index(False)])} at {named.index(False)}.")
+    for place, instance in enumerate(instances):
+        try:
+            signature.check_names(set(instance))
+        except RequestError as error:
+            raise invalid(f"instances[{place}]: {error.message}") from error
+    return {name: [instance[name] for instance in instances] for name in signature.inputs}
+
+
+def _named(signature: Signature, value: Any) -> dict[str, Any]:
+    if isinstance(value, dict) and not _is_bytes(value):
+        return value
+    if len(signature.inputs) != 1:
+        raise invalid(
+            f"signature '{signature.name}' has {len(signature.inputs)} inputs "
+            f"({', '.join(signature.inputs)}): give them by name in an object. Received: "
+            f"{_kind(value)}."
+        )
+    return {next(iter(signature.inputs)): value}
+
+
+def _to_flat_array(spec: TensorSpec, values: list[Any]) -> np.ndarray:
+    if spec.dtype.name == "string":
+        array = np.empty(len(values), object)
+        array[:] = [_to_bytes(value) for value in values]
+        return array
+    if spec.dtype.is_bool:
+        allowed: set[type] = {bool}
+    elif spec.dtype.is_integer:
+        allowed = {int}
+    elif spec.dtype.is_floating:
+        allowed = {int, float}
+    else:
+        raise ValueError("a type that JSON has no form for; use gRPC")
+    if set(map(type, values)) - allowed:
+        wrong = next(value for value in values if type(value) not in allowed)
+        raise ValueError(f"received {_kind(wrong)}")
+    with np.errstate(over="ignore"):
+        array = np.array(values, spec.dtype.as_numpy_dtype)
+    if spec.dtype.is_floating and not np.isfinite(array.astype(np.float64)).all():
+        raise ValueError("received a number that is too large")
+    return array
+
+
+def _is_bytes(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {"b64"}
+
+
+def _to_bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if _is_bytes(value) and isinstance(value["b64"], str):
+        try:
+            return base64.b64decode(value["b64"], validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"received a b64 that is not base64 ({error})") from error
+    raise ValueError(f"received {_kind(value)}")
+
+
+def _to_base64(value: bytes) -> dict[str, str]:
+    return {"b64": base64.b64encode(value).decode()}
+
+
+def _to_text(value: bytes) -> str | dict[str, str]:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return _to_base64(value)
+
+
+def _kind(value: Any) -> str:
+    """What a JSON value is, for messages: short, whatever it is."""
+    if isinstance(value, list):
+        return "an empty list" if not value else "a list"
+    if isinstance(value, dict):
+        return "an object"
+    text = json.dumps(value)
+    return text if len(text) <= 40 else text[:40] + "…"
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")

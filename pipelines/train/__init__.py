@@ -1,0 +1,148 @@
+"""Step ``train``: fits the two-tower model to prepared data, into the folder of a run.
+
+::
+
+    config.json            settings, seed, versions, and which data
+    history.csv, .json     one row for each validation
+    learning_curves.png    the same as a picture
+    tensorboard/           the same as TensorBoard scalars
+    best/                  the weights of the best validation
+    checkpoints/           the latest state, to continue from
+    result.json            when the run is finished: why it ended, and its best row
+
+The same command on the folder of an unfinished run goes on where it was, and ends as if nothing had
+happened: on a CPU with the same weights and history, bit for bit.
+
+With ``--strategy multi-worker`` every machine runs the same command; only the chief writes. When a
+process is lost, the others end with exit code 138; all of them started again go on together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from .. import cli
+from ..data.prepared import PreparedData
+from ..errors import UserError
+from ..runs import distribution
+from ..runs.folder import Run, configure, data_checksum, exclusive
+from ..runs.settings import TrainSettings, add_settings
+from .loop import train
+
+# What the chief tells the other workers when they begin.
+_TRAIN, _FINISHED, _FAILED = range(3)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of this step."""
+    parser.add_argument("--data", required=True, help="folder of prepared data")
+    parser.add_argument("--out", required=True, help="folder of the run, new or to be continued")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="begin anew, even if --out is there"
+    )
+    parser.add_argument(
+        "--checkpoint-steps",
+        type=cli.positive,
+        help="save after so many steps as well (after each validation only)",
+    )
+    distribution.add_arguments(parser, "train")
+    add_settings(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Trains a model."""
+    settings = TrainSettings.from_args(args)
+    distribution.check(settings, args.strategy, args.replicas)
+    data = PreparedData.load(args.data)
+    device = describe_device()
+    with distribution.watched(args.strategy), contextlib.ExitStack() as held:
+        cluster = distribution.connect(args.strategy, args.replicas)
+        configured, is_finished = _begin(args, settings, data, cluster, held)
+        if is_finished:
+            print(f"{args.out} is finished already; --overwrite would train it anew.")
+            result = configured.result
+        else:
+            print(device if args.strategy == "none" else f"{device}; {cluster.title}")
+            result = train(configured, data, args.checkpoint_steps, cluster=cluster)
+        # Nobody leaves before the chief has written everything.
+        cluster.numbers_of_all(0)
+    if cluster.is_chief:
+        assert result is not None
+        _print_summary(configured, result, args.out)
+
+
+def _begin(
+    args: argparse.Namespace,
+    settings: TrainSettings,
+    data: PreparedData,
+    cluster: distribution.Cluster,
+    held: contextlib.ExitStack,
+) -> tuple[Run, bool]:
+    """The run, which the chief opens while other workers wait, and whether it is finished.
+
+    Args:
+      args, settings, data: of the step.
+      cluster: who takes part.
+      held: is given the lock on the run's folder.
+    """
+    run = Run(Path(args.out), settings, {})
+    status = _TRAIN
+    failure: Exception | None = None
+    if cluster.is_chief:
+        try:
+            run = configure(run.path, data, settings, args.overwrite, cluster.as_dict())
+            held.enter_context(exclusive(run.path))
+            status = _TRAIN if run.result is None else _FINISHED
+        except (ValueError, OSError) as error:
+            status, failure = _FAILED, error
+    shaping = [settings.as_dict(), data_checksum(data), args.checkpoint_steps]
+    digest = hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).digest()
+    number = int.from_bytes(digest[:7], "big") * 4 + status
+    numbers = cluster.numbers_of_all(number)
+    if failure is not None:
+        raise failure
+    statuses = {other % 4 for other in numbers}
+    if _FAILED in statuses:
+        raise UserError("the chief cannot begin; its own message says why.")
+    if len({other // 4 for other in numbers}) > 1:
+        raise UserError(
+            "all workers should have the same options and the same data. Received: different ones. "
+            "Run the same command on every machine."
+        )
+    return run, _FINISHED in statuses
+
+
+def describe_device() -> str:
+    """What TensorFlow will compute on, prepared to share its memory."""
+    devices = tf.config.list_physical_devices("GPU")
+    for device in devices:
+        try:
+            tf.config.experimental.set_memory_growth(device, True)
+        except RuntimeError:  # Already in use.
+            pass
+    if not devices:
+        return f"computing on the CPU ({os.cpu_count()} cores)"
+    details = tf.config.experimental.get_device_details(devices[0])
+    more = f", the first of {len(devices)}" if len(devices) > 1 else ""
+    return f"computing on the GPU ({details.get('device_name', devices[0].name)}{more})"
+
+
+def _print_summary(trained: Run, result: dict[str, Any], out: str) -> None:
+    best = result["best"]
+    print(f"\n{out}: {result['stopped']}, {result['steps']:,} steps, {result['seconds']:.0f} s")
+    print(f"best validation, at step {best['step']:,} (over {trained.settings.monitor_average}):")
+    for name, value in best.items():
+        if name.startswith("recall@"):
+            print(f"  {name:<12} {value:.4f}")
+    print(
+        f"learning curves: {Path(out) / 'learning_curves.png'}\n\n"
+        f"Next:\n  python -m pipelines evaluate --run {out}"
+    )

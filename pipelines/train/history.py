@@ -1,0 +1,126 @@
+"""The history of a run for people and programs: CSV, JSON, TensorBoard and a picture."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from ..common.files import write_json
+
+Rows = list[dict[str, Any]]
+
+_NOT_SCALARS = ("step", "epoch")
+
+
+class Records:
+    """Writes the history of one run.
+
+    Args:
+      run_folder: of the run.
+      pictures: whether to draw any.
+      writes: whether to write at all; of several workers, one does.
+    """
+
+    def __init__(self, run_folder: Path, pictures: bool = True, writes: bool = True) -> None:
+        self._pictures = pictures and writes
+        self._writes = writes
+        self._folder = run_folder
+        self._writer: Any = None
+        self._num_written = 0
+
+    def write(self, rows: Rows) -> None:
+        """Writes what is new in ``rows``.
+
+        The event files are begun afresh by the first call: an interrupted run may have written
+        events past the checkpoint that it continues from.
+        """
+        if not self._writes:
+            return
+        write_json(self._folder / "history.json", rows)
+        _write_csv(self._folder / "history.csv", rows)
+        if self._writer is None:
+            shutil.rmtree(self._folder / "tensorboard", ignore_errors=True)
+            self._writer = tf.summary.create_file_writer(str(self._folder / "tensorboard"))
+        with self._writer.as_default():
+            for row in rows[self._num_written :]:
+                for name, value in row.items():
+                    if name not in _NOT_SCALARS:
+                        tf.summary.scalar(name.replace("@", "_at_"), value, step=row["step"])
+        self._writer.flush()
+        self._num_written = len(rows)
+
+    def draw(self, rows: Rows, monitor: str) -> None:
+        """Draws the learning curves."""
+        if rows and self._pictures:
+            draw_learning_curves(self._folder / "learning_curves.png", rows, monitor)
+
+
+def _write_csv(path: Path, rows: Rows) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    replace_file(path, text.getvalue().encode())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Writes a file that holds the old or the new content, never half."""
+    temporary = path.with_name(f".tmp-{path.name}-{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def picture(figure: Any) -> bytes:
+    """A Matplotlib figure as PNG."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=110)
+    return content.getvalue()
+
+
+def draw_learning_curves(path: Path, rows: Rows, monitor: str) -> None:
+    """Loss, Recall@N, ranks and finished examples over the training steps.
+
+    Args:
+      path: of the PNG file.
+      rows: the history.
+      monitor: the column whose best row is marked.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 7), layout="constrained")
+    ((loss, recall), (ranks, done)) = figure.subplots(2, 2)
+    steps = [row["step"] for row in rows]
+    best = max(rows, key=lambda row: row[monitor])
+
+    def plot(axes: Any, column: str, label: str | None = None) -> None:
+        axes.plot(steps, [row[column] for row in rows], marker=".", label=label)
+
+    plot(loss, "loss")
+    loss.set_title("training loss (mean since the row before)")
+    for column in rows[0]:
+        if column.startswith("recall@"):
+            plot(recall, column, column)
+    recall.axvline(best["step"], color="grey", linestyle=":", label=f"best {monitor}")
+    recall.set_title("validation recall, exact, whole catalogue")
+    recall.set_ylim(bottom=0.0)
+    recall.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+    plot(ranks, "mean_hard_rank", "true rank")
+    plot(ranks, "mean_soft_rank", "as the loss sees it")
+    ranks.set_title("mean rank of positives among sampled candidates")
+    ranks.legend(fontsize="small")
+    plot(done, "zero_gradient_share")
+    done.set_title("share of examples with a zero gradient")
+    done.set_ylim(-0.02, 1.02)
+    for axes in (loss, recall, ranks, done):
+        axes.set_xlabel("step")
+        axes.grid(alpha=0.3)
+    replace_file(path, picture(figure))

@@ -1,0 +1,155 @@
+"""Folders that are complete or absent."""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from pipelines.common import files
+from pipelines.errors import UserError
+from tests.support.tiny_run import ROOT
+
+
+def names(folder):
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def test_folder_appears_when_all_is_written(tmp_path):
+    out = tmp_path / "a" / "b" / "out"
+    with files.atomic_folder(out) as folder:
+        (folder / "x").write_text("1")
+        assert folder.parent == out.parent
+        assert not out.exists()
+    assert names(out) == ["x"]
+    assert names(out.parent) == ["out"]
+
+
+def test_new_folder_has_the_usual_permissions(tmp_path):
+    with files.atomic_folder(tmp_path / "out"):
+        pass
+    (tmp_path / "usual").mkdir()
+    assert (tmp_path / "out").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+def test_error_leaves_nothing(tmp_path):
+    with pytest.raises(KeyError):
+        with files.atomic_folder(tmp_path / "out") as folder:
+            (folder / "x").write_text("1")
+            raise KeyError
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_overwrite_replaces_the_whole_folder_at_the_end(tmp_path, monkeypatch, can_exchange):
+    if not can_exchange:
+        monkeypatch.setattr(files, "_exchange", lambda first, second: False)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "old").write_text("1")
+    with files.atomic_folder(out, overwrite=True) as folder:
+        (folder / "new").write_text("2")
+        assert names(out) == ["old"]
+    assert names(out) == ["new"]
+    assert names(tmp_path) == ["out"]
+
+
+def test_existing_folder_needs_overwrite(tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    with files.atomic_folder(out) as folder:  # Empty: nothing to lose.
+        (folder / "x").write_text("1")
+    with pytest.raises(UserError, match="--overwrite"):
+        with files.atomic_folder(out):
+            raise AssertionError("must not get here")
+    with pytest.raises(UserError, match="a file has that name"):
+        with files.atomic_folder(out / "x", overwrite=True):
+            raise AssertionError("must not get here")
+
+
+def test_leftovers_of_dead_runs_go_and_live_runs_stay(tmp_path):
+    out = tmp_path / "out"
+    script = (
+        "import os, sys\n"
+        "from pipelines.common.files import atomic_folder\n"
+        "with atomic_folder(sys.argv[1]) as folder:\n"
+        "    (folder / 'half').write_text('x')\n"
+        "    print('ready', flush=True)\n"
+        "    sys.stdin.readline()\n"
+        "    os._exit(9)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script, str(out)], cwd=ROOT, text=True,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == "ready\n"
+    unrelated = tmp_path / ".tmp-out-of-office"
+    unrelated.mkdir()
+    with files.atomic_folder(out):
+        pass
+    assert len(list(tmp_path.glob(f".tmp-out-{process.pid}-*"))) == 1
+    process.communicate("\n")
+    assert process.returncode == 9
+    assert len(list(tmp_path.glob(f".tmp-out-{process.pid}-*"))) == 1
+    with files.atomic_folder(out):
+        pass
+    assert names(tmp_path) == [".tmp-out-of-office", "out"]
+
+
+def test_a_result_in_the_middle_of_a_rename_comes_back(tmp_path):
+    old = tmp_path / ".old-out"
+    old.mkdir()
+    (old / "x").write_text("1")
+    with pytest.raises(UserError, match="already exists"):
+        with files.atomic_folder(tmp_path / "out"):
+            raise AssertionError("must not get here")
+    assert names(tmp_path / "out") == ["x"]
+
+
+def test_json_round_trip_and_errors(tmp_path):
+    path = tmp_path / "x.json"
+    files.write_json(path, {"é": [1, None]})
+    assert files.read_json(path) == {"é": [1, None]}
+    with pytest.raises(ValueError):
+        files.write_json(path, float("nan"))
+    assert files.read_json(path) == {"é": [1, None]}
+    assert names(tmp_path) == ["x.json"]
+    path.write_text("{")
+    with pytest.raises(UserError, match="should be a JSON file"):
+        files.read_json(path)
+    with pytest.raises(UserError, match="cannot read"):
+        files.read_json(tmp_path / "y.json")
+
+
+def test_sha256(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(b"abc")
+    # The example of the standard, FIPS 180-2.
+    assert files.sha256(path) == (
+        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    )
+
+
+def test_versions_come_without_imports():
+    script = (
+        "import sys; from pipelines.common.files import versions; found = versions()\n"
+        "assert {'python', 'numpy', 'duckdb'} <= set(found), found\n"
+        "assert not {'tensorflow', 'duckdb', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, env={**os.environ})
+
+
+def test_a_drive_without_locks(tmp_path, monkeypatch):
+    """Nothing is known of other folders there, so that none is taken for a leftover."""
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with files.atomic_folder(tmp_path / "out") as one:
+        with files.atomic_folder(tmp_path / "out") as other:
+            (other / "file").write_text("other")
+        (one / "file").write_text("one")
+        shutil.rmtree(tmp_path / "out")
+    assert (tmp_path / "out/file").read_text() == "one"

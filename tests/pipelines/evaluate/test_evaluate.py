@@ -1,0 +1,185 @@
+"""Evaluation: the numbers against plain computations from what was exported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines.__main__ import main
+from pipelines.data.batches import EvaluationInput
+from pipelines.data.prepared import PreparedData
+from pipelines.runs.ranks import ranks_by_chance
+from tests.support.tiny_run import run_step
+
+CUTOFFS = (5, 20, 50)
+
+
+def evaluate(run: Path, *options: object) -> dict[str, Any]:
+    run_step("evaluate", "--run", run, "--cutoffs", *CUTOFFS, *options)
+    return json.loads((run / "recall.json").read_text())
+
+
+def plain_recall(
+    data: PreparedData, scores: Any, cutoff: int, exclude_history: bool
+) -> tuple[float, float]:
+    """Recall over users and over pairs, by loops; ``scores(history)`` gives one for each item."""
+    split = data.split("test")
+    assert split.history_lengths is not None
+    by_user, found, total = [], 0, 0
+    for user in range(split.num_users):
+        items = split.items[split.offsets[user] : split.offsets[user + 1]].tolist()
+        middle = int(split.history_lengths[user])
+        history, targets = items[:middle], items[middle:]
+        of_items = scores(history)
+        hits = 0
+        for target in targets:
+            excluded = set(history) if exclude_history else set()
+            if target in excluded:
+                continue
+            rank = 1 + sum(
+                1
+                for item in range(data.num_items)
+                if item != target and item not in excluded and of_items[item] >= of_items[target]
+            )
+            hits += rank <= cutoff
+        by_user.append(hits / len(targets))
+        found, total = found + hits, total + len(targets)
+    return float(np.mean(by_user)), found / total
+
+
+@pytest.mark.parametrize("exclude_history", [False, True])
+def test_recall_is_that_of_the_exported_embeddings(
+    tiny_run: Path, tiny_data: Path, tmp_path: Path, exclude_history: bool
+) -> None:
+    flag = "--exclude-history" if exclude_history else "--no-exclude-history"
+    systems = evaluate(tiny_run, flag)["systems"]
+    run_step("export", "--run", tiny_run, "--out", tmp_path / "model")
+    data = PreparedData.load(tiny_data)
+    names = data.item_ids()
+    signatures = tf.saved_model.load(str(tmp_path / "model" / "1")).signatures
+    items = signatures["item_embedding"](item_ids=tf.constant(names))["embedding"].numpy()
+
+    def by_model(history: list[int]) -> np.ndarray:
+        asked = tf.constant([[names[item] for item in history]])
+        query = signatures["user_embedding"](history=asked)["embedding"].numpy()[0]
+        return items.astype(np.float64) @ query.astype(np.float64)
+
+    counts = data.item_counts.tolist()
+    num_pairs, num_users = systems["model"]["pairs"]["num"], systems["model"]["users"]["num"]
+    for cutoff in CUTOFFS:
+        over_users, over_pairs = plain_recall(data, by_model, cutoff, exclude_history)
+        # The exported tower may round the last bit of a score differently: one pair at most.
+        reported = systems["model"]["pairs"][f"recall@{cutoff}"]
+        assert reported == pytest.approx(over_pairs, abs=1.01 / num_pairs)
+        reported = systems["model"]["users"][f"recall@{cutoff}"]
+        assert reported == pytest.approx(over_users, abs=1.01 / num_users)
+        over_users, over_pairs = plain_recall(data, lambda _: counts, cutoff, exclude_history)
+        popularity = systems["popularity"]
+        assert popularity["users"][f"recall@{cutoff}"] == pytest.approx(over_users, rel=1e-9)
+        assert popularity["pairs"][f"recall@{cutoff}"] == pytest.approx(over_pairs, rel=1e-9)
+
+
+def test_a_model_that_learned_is_far_ahead(tiny_run: Path) -> None:
+    systems = evaluate(tiny_run)["systems"]
+    recall = {name: system["users"]["recall@20"] for name, system in systems.items()}
+    assert recall["model"] > 1.6 * recall["popularity"]
+    assert recall["popularity"] > 1.4 * recall["random"]
+
+
+def test_the_validation_split_gives_what_training_saw(tiny_run: Path) -> None:
+    figures = evaluate(tiny_run, "--split", "valid")["systems"]["model"]["users"]
+    best = json.loads((tiny_run / "best" / "best.json").read_text())
+    for name in ("recall@20", "recall@50", "mrr"):
+        assert figures[name] == best[name]
+
+
+@pytest.mark.parametrize("exclude_history", [False, True])
+def test_chance_finds_its_share(tiny_data: Path, exclude_history: bool) -> None:
+    data = PreparedData.load(tiny_data)
+    users = EvaluationInput.of(data.split("test"), data.num_items, 20)
+    ranks = np.stack(
+        [ranks_by_chance(users, data.num_items, exclude_history, seed) for seed in range(200)]
+    )
+    seen = [set(history.numpy().tolist()) for history in users.seen]
+    for pair, (user, target) in enumerate(zip(users.users.tolist(), users.targets.tolist())):
+        excluded = seen[user] if exclude_history else set()
+        if target in excluded:
+            assert set(ranks[:, pair]) == {data.num_items + 1}
+        else:
+            assert 1 <= ranks[:, pair].min() <= ranks[:, pair].max()
+            assert ranks[:, pair].max() <= data.num_items - len(excluded)
+    if not exclude_history:
+        expected = (1 + data.num_items) / 2
+        error = data.num_items / np.sqrt(12 * ranks.size)
+        assert abs(ranks.mean() - expected) < 5 * error
+
+
+def test_losses_as_baselines_are_trained_once(
+    tiny_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    systems = evaluate(tiny_run, "--baselines", "softmax")["systems"]
+    assert list(systems) == ["model", "softmax"]
+    assert systems["softmax"]["title"] == "CROLoss (exponential, alpha 1) = softmax"
+    assert systems["softmax"]["users"] != systems["model"]["users"]
+    config = json.loads((tiny_run / "baselines" / "softmax" / "config.json").read_text())
+    settings = json.loads((tiny_run / "config.json").read_text())["settings"]
+    expected = {
+        **settings, "loss": "softmax", "kernel": "exponential", "rank_kernel": None, "alpha": 1.0
+    }
+    assert config["settings"] == expected
+    assert "baseline softmax: training" in capsys.readouterr().out
+    assert evaluate(tiny_run, "--baselines", "softmax")["systems"] == systems
+    assert "training" not in capsys.readouterr().out
+
+
+def test_the_report_and_the_table_agree(
+    tiny_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = evaluate(tiny_run)
+    printed = capsys.readouterr().out
+    report = (tiny_run / "report.md").read_text()
+    for average in ("users", "pairs"):
+        for name in ("model", "popularity", "random"):
+            value = f"{found['systems'][name][average]['recall@20']:.4f} ±"
+            assert value in printed
+            assert value in report
+    assert (tiny_run / "recall_curves.png").read_bytes()[:4] == b"\x89PNG"
+    assert "python -m pipelines export --run" in printed
+
+
+def test_what_cannot_be_evaluated_is_one_line(
+    tiny_run: Path,
+    tiny_data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["evaluate", "--run", str(tmp_path)]) == 2
+    assert "is not the folder of a training run" in capsys.readouterr().err
+    for options, message in (
+        (["--replicas", "2"], "--replicas should come with --strategy mirrored"),
+        (
+            ["--strategy", "mirrored", "--baselines", "popularity", "bpr"],
+            "should come without --strategy. Received: bpr and mirrored",
+        ),
+    ):
+        assert main(["evaluate", "--run", str(tiny_run), *options]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["evaluate", "--run", str(tiny_run), "--data", str(tmp_path / "gone")]) == 2
+    assert "Pass --data to say where it is" in capsys.readouterr().err
+    log = tmp_path / "other.csv"
+    run_step("synthesize", "--out", log, "--users", 60, "--items", 30, "--seed", 1)
+    run_step("prepare", "--source", "csv", "--input", log, "--out", tmp_path / "other")
+    assert main(["evaluate", "--run", str(tiny_run), "--data", str(tmp_path / "other")]) == 2
+    assert "is not the data that" in capsys.readouterr().err
+    # A run that was configured and never came to a validation.
+    (tmp_path / "empty").mkdir()
+    config = json.loads((tiny_run / "config.json").read_text())
+    (tmp_path / "empty" / "config.json").write_text(json.dumps(config))
+    command = ["evaluate", "--run", str(tmp_path / "empty"), "--data", str(tiny_data)]
+    assert main(command) == 2
+    assert "has no trained weights yet" in capsys.readouterr().err

@@ -1,0 +1,387 @@
+"""Exported models: in processes that know nothing of this package, and what lies beside them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines.__main__ import main
+from pipelines.data.prepared import PreparedData
+from pipelines.export import loading, round_trip
+from pipelines.export.versions import model_versions, remove_old_versions
+from pipelines.export.warmup import WARMUP_FILE
+from tests.support.tiny_run import ROOT, python_output, run_step, start_step
+
+STRANGER = Path(round_trip.__file__).with_name("fresh_process.py")
+PROGRAM = ROOT / "tests" / "support" / "recommend.c"
+KINDS = ("brute_force", "partitioned", "scann")
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exported")
+    for kind in KINDS:
+        run_step(
+            "export", "--run", tiny_run, "--out", folder / kind, "--top-n", 30, "--index", kind
+        )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def names(tiny_data: Path) -> list[str]:
+    return PreparedData.load(tiny_data).item_ids()
+
+
+def op_library(kind: str) -> str:
+    return round_trip.scann_library() if kind == "scann" else ""
+
+
+def ask_a_stranger(kind: str, folder: Path, scratch: Path, requests: list[Any]) -> list[Any]:
+    """Answers from a process with TensorFlow (and ScaNN), and neither this package nor TFRS."""
+    file = scratch / "requests.json"
+    file.write_text(json.dumps(requests))
+    printed = python_output(
+        "-I", STRANGER, folder, file, op_library(kind),
+        environment={"PYTHONPATH": None, "TF_USE_LEGACY_KERAS": None},
+        folder=scratch,
+    )
+    return list(json.loads(printed.splitlines()[-1]))
+
+
+@pytest.fixture(scope="module")
+def answers(
+    exported: Path, names: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], list[Any]]:
+    """What a stranger answers for each kind; is asked once, for all tests."""
+    histories = [[names[3], names[10], "unheard-of"], [names[0], "", ""]]
+    requests = [
+        ["recommend", {"history": histories, "top_n": [30, 30]}],
+        ["user_embedding", {"history": histories}],
+        ["item_embedding", {"item_ids": names}],
+        ["recommend", {"history": [[names[3], names[10]]], "top_n": [12]}],
+    ]
+
+    @functools.cache
+    def of_kind(kind: str) -> list[Any]:
+        scratch = tmp_path_factory.mktemp("stranger")
+        return ask_a_stranger(kind, exported / kind / "1", scratch, requests)
+
+    return of_kind
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stranger_gets_the_items_of_highest_score(
+    kind: str, exported: Path, names: list[str], answers: Callable[[str], list[Any]]
+) -> None:
+    found, queries, table, _ = answers(kind)
+    vectors = np.array(table["embedding"])
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, rtol=1e-5)
+    promised = json.loads((exported / kind / "1" / "export.json").read_text())["index"]
+    assert promised["recall"] >= (1.0 if kind == "brute_force" else 0.95)
+    for row in range(2):
+        exact = vectors @ np.array(queries["embedding"][row])
+        own = [exact[names.index(item)] for item in found["item_ids"][row]]
+        np.testing.assert_allclose(own, found["scores"][row], rtol=1e-4, atol=1e-5)
+        assert own == sorted(own, reverse=True)
+        assert len(set(found["item_ids"][row])) == 30
+        in_top = np.mean(own >= np.sort(exact)[-30] - 1e-5)
+        assert in_top >= (1.0 if kind == "brute_force" else 0.8)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler on the PATH")
+    tensorflow = Path(tf.__file__).parent
+    libraries = [tensorflow / f"libtensorflow_{part}.so.2" for part in ("cc", "framework")]
+    if not all(library.is_file() for library in libraries):
+        pytest.skip("TensorFlow's shared libraries are not in its package here")
+    program = tmp_path_factory.mktemp("c") / "recommend"
+    subprocess.run(
+        [compiler, PROGRAM, f"-I{tensorflow / 'include'}", *libraries,
+         f"-Wl,-rpath,{tensorflow}", "-o", program],
+        check=True,
+    )
+    return program
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_program_without_python_gets_the_same_items(
+    kind: str,
+    exported: Path,
+    names: list[str],
+    answers: Callable[[str], list[Any]],
+    program: Path,
+) -> None:
+    folder = exported / kind / "1"
+    signature = signature_def(folder, "recommend")
+    command = [
+        program,
+        folder,
+        op_library(kind),
+        *(signature.inputs[name].name for name in ("history", "top_n")),
+        *(signature.outputs[name].name for name in ("item_ids", "scores")),
+        "12",
+        names[3],
+        "unheard-of",
+        names[10],
+    ]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    same = answers(kind)[3]
+    lines = [line.rsplit(" ", 1) for line in finished.stdout.splitlines()]
+    assert [item for item, _ in lines] == same["item_ids"][0]
+    scores = [float(score) for _, score in lines]
+    np.testing.assert_allclose(scores, same["scores"][0], atol=1e-5)
+
+    command[7] = "31"
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert refused.returncode == 1
+    assert "top_n should be between 1 and 30" in refused.stderr
+
+
+def signature_def(folder: Path, name: str) -> Any:
+    """A signature as servers read it."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    model = saved_model_pb2.SavedModel()
+    model.ParseFromString((folder / "saved_model.pb").read_bytes())
+    return model.meta_graphs[0].signature_def[name]
+
+
+@pytest.mark.parametrize("kind", ["brute_force", "partitioned"])
+def test_saved_model_cli_runs_it(kind: str, exported: Path, names: list[str]) -> None:
+    model = ["--dir", str(exported / kind / "1"), "--tag_set", "serve", "--signature_def"]
+    inputs = f"history=[['{names[3]}']];top_n=[2]"
+    commands = [
+        ["show", *model, "recommend_excluding"],
+        ["run", *model, "recommend", "--input_exprs", inputs],
+    ]
+    # Both in one process: to import TensorFlow is most of the work.
+    program = (
+        "import json, sys\n"
+        "from tensorflow.python.tools import saved_model_cli\n"
+        "for command in json.loads(sys.argv[1]):\n"
+        "    sys.argv = ['saved_model_cli', *command]\n"
+        "    print('=====', command[0], flush=True)\n"
+        "    try:\n"
+        "        saved_model_cli.main()\n"
+        "    except SystemExit as ended:\n"
+        "        if ended.code:\n"
+        "            raise\n"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program, json.dumps(commands)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    shown, ran = finished.stdout.split("===== show\n")[1].split("===== run\n")
+    for part in ("inputs['history']", "inputs['excluded_ids']", "inputs['top_n']",
+                 "outputs['item_ids']", "shape: (-1, -1)"):
+        assert part in shown
+    assert ran.count("b'item-") == 2
+
+
+def test_a_model_server_answers_alike(
+    exported: Path, names: list[str], tmp_path: Path
+) -> None:
+    server = shutil.which("tensorflow_model_server")
+    if server is None:
+        pytest.skip("tensorflow_model_server is not on the PATH")
+    import socket
+    import urllib.request
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folder = exported / "brute_force"
+    process = subprocess.Popen(
+        [server, "--port=0", f"--rest_api_port={port}", "--model_name=m",
+         f"--model_base_path={folder}"]
+    )
+    try:
+        body = {"signature_name": "recommend",
+                "instances": [{"history": [names[3]], "top_n": 4}]}
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/v1/models/m:predict", json.dumps(body).encode()
+        )
+        for _ in range(120):
+            try:
+                with urllib.request.urlopen(request) as answer:
+                    served = json.load(answer)["predictions"][0]["item_ids"]
+                break
+            except OSError:
+                time.sleep(0.5)
+    finally:
+        process.terminate()
+    here = ask_a_stranger(
+        "brute_force", folder / "1", tmp_path,
+        [["recommend", {"history": [[names[3]]], "top_n": [4]}]],
+    )
+    assert served == here[0]["item_ids"][0]
+
+
+def test_what_lies_beside_the_model(exported: Path, names: list[str]) -> None:
+    from tensorflow_serving.apis import prediction_log_pb2
+
+    folder = exported / "scann" / "1"
+    card = (folder / "model_card.md").read_text()
+    for part in ("LambdaCROLoss", "alpha: 1", "rank kernel: sigmoid", "Recall@N", "`scann`",
+                 "users", "tensorflow 2", "`recommend_among`"):
+        assert part in card, part
+    table = (folder / "index_recall.md").read_text()
+    assert table.count("| chosen |") == 1
+    assert (folder / "index_recall.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "assets" / "item_ids.txt").read_text().splitlines() == names
+
+    signatures = loading.load_model(folder).signatures
+    asked = set()
+    for record in tf.data.TFRecordDataset(str(folder / WARMUP_FILE)):
+        log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
+        request = log.predict_log.request
+        asked.add(request.model_spec.signature_name)
+        inputs = {key: tf.make_ndarray(value) for key, value in request.inputs.items()}
+        signature = signatures[request.model_spec.signature_name]
+        signature(**{key: tf.constant(value) for key, value in inputs.items()})
+    assert {"serving_default", "recommend_excluding", "search"} <= asked
+
+
+def test_an_index_that_cannot_keep_the_promise_is_not_published(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from pipelines import export
+    from tfrs_croloss.indexes.tuning import Measurement, RecallNotReached
+
+    def cannot(*_: Any, top_n: int, recall_target: float, **__: Any) -> None:
+        best = Measurement({"leaves_to_search": 9}, recall=0.9125, single_ms=1.0, batch_ms=2.0)
+        raise RecallNotReached(recall_target, top_n, [best])
+
+    monkeypatch.setattr(export, "tune", cannot)
+    arguments = ["export", "--run", str(tiny_run), "--out", str(tmp_path / "m"), "--index",
+                 "partitioned"]
+    assert main(arguments) == 2
+    assert "The best found 0.9125" in capsys.readouterr().err
+    assert model_versions(tmp_path / "m") == []
+
+
+def test_a_kill_leaves_the_old_version_and_nothing_numbered(
+    exported: Path, tiny_run: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(exported / "brute_force", folder)
+    process = start_step("export", "--run", tiny_run, "--out", folder)
+    deadline = time.monotonic() + 120
+    while not any(path.name.startswith(".tmp-") for path in folder.iterdir()):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert model_versions(folder) == [1]
+    run_step("query", "--model", folder, "--history", "x", "--top-n", 1)
+    run_step("export", "--run", tiny_run, "--out", folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["1", "2"]
+
+
+def test_versions_are_counted_and_old_ones_go_on_request(
+    exported: Path, tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(exported / "brute_force", folder)
+    (folder / "notes").mkdir()
+    (folder / "7").mkdir()
+    run_step("export", "--run", tiny_run, "--out", folder, "--keep-versions", 2)
+    assert sorted(path.name for path in folder.iterdir()) == ["7", "8", "notes"]
+    record = json.loads((folder / "8" / "export.json").read_text())
+    assert record["best"] == json.loads((tiny_run / "best" / "best.json").read_text())
+    printed = capsys.readouterr().out
+    assert "removed: version 1" in printed
+    assert "python -m pipelines query --model" in printed
+    assert remove_old_versions(folder, 5) == []
+
+
+def test_query_prints_a_table(
+    exported: Path, names: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = exported / "partitioned"
+    history = f"{names[3]},what,{names[10]}"
+    run_step("query", "--model", folder, "--history", history, "--top-n", 4)
+    printed = capsys.readouterr().out
+    assert "not in the catalogue, and left out: what" in printed
+    recommend = loading.load_model(folder / "1").signatures["recommend"]
+    answer = recommend(
+        history=tf.constant([[names[3], names[10]]]), top_n=tf.constant([4])
+    )
+    lines = [line.split() for line in printed.splitlines()[-4:]]
+    assert [line[1] for line in lines] == [
+        item.decode() for item in answer["item_ids"].numpy()[0][:4]
+    ]
+    for line, score in zip(lines, answer["scores"].numpy()[0]):
+        assert float(line[2]) == pytest.approx(score, abs=1e-4)
+
+    best = lines[0][1]
+    run_step("query", "--model", folder, "--history", history, "--exclude", best, "--top-n", 3)
+    again = [line.split()[1] for line in capsys.readouterr().out.splitlines()[-3:]]
+    assert again == [line[1] for line in lines[1:]]
+    run_step("query", "--model", folder, "--history", "", "--among", f"{names[8]},{names[8]}")
+    printed = capsys.readouterr().out
+    assert "this is the answer for an empty history" in printed
+    assert printed.count(names[8]) == 1
+    run_step("query", "--model", folder, "--history", best, "--among", "what")
+    assert "no item is left" in capsys.readouterr().out
+
+
+def test_what_cannot_be_asked_is_one_line(
+    exported: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(exported / "brute_force")
+    assert main(["query", "--model", folder, "--history", "a", "--top-n", "1000"]) == 2
+    assert "--top-n should be at most 30" in capsys.readouterr().err
+
+
+def test_a_folder_without_a_model_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["query", "--model", str(tmp_path), "--history", "a"]) == 2
+    assert "has no version of a model" in capsys.readouterr().err
+    (tmp_path / "1").mkdir()
+    assert main(["query", "--model", str(tmp_path), "--history", "a"]) == 2
+    assert "is not a SavedModel" in capsys.readouterr().err
+    (tmp_path / "1" / "export.json").write_text('{"top_n": 10}')
+    assert main(["query", "--model", str(tmp_path), "--history", "a"]) == 2
+    assert "is not a SavedModel" in capsys.readouterr().err
+
+
+def test_versions_that_do_not_belong_together_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    loading.check_scann_version()
+    monkeypatch.setattr(tf, "__version__", "2.19.1")
+    with pytest.raises(ValueError, match="was built for TensorFlow ~=2.20.0, and 2.19.1"):
+        loading.check_scann_version()
+
+
+def test_a_model_that_answers_otherwise_elsewhere_is_not_published(
+    exported: Path, tmp_path: Path
+) -> None:
+    from pipelines.errors import UserError
+    from tests.serving.test_serving import build
+
+    with pytest.raises(UserError, match="cannot be used|answers differently"):
+        round_trip.check_round_trip(
+            build(),
+            [("item_embedding", {"item_ids": ["item 1"]})],
+            exported / "brute_force" / "1",
+            tmp_path,
+        )

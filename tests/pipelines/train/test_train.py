@@ -1,0 +1,328 @@
+"""Training: what a run leaves behind, and that nothing can throw it off its course."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines.__main__ import main
+from pipelines.errors import UserError
+from pipelines.runs.build import build_loss, build_optimizer
+from pipelines.runs.checkpoints import TrainingState
+from pipelines.runs.settings import LAZY_FROM_ROWS, TrainSettings
+from pipelines.train.loop import Segment, plan
+from tests.support.tiny_run import OPTIONS, run_step, start_step
+from tfrs_croloss import CROLoss, LambdaCROLoss
+from tfrs_croloss.optimizers import LazyAdam
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def final_weights(run: Path) -> dict[str, np.ndarray]:
+    """All numbers of the last checkpoint: weights, moments, iterations."""
+    (folder,) = (run / "checkpoints").iterdir()
+    reader = tf.train.load_checkpoint(str(folder / "state"))
+    return {
+        name: reader.get_tensor(name)
+        for name in reader.get_variable_to_shape_map()
+        if not name.startswith(("_CHECKPOINTABLE", "save_counter"))
+    }
+
+
+# -------------------------------------------------------------------------------------- run folder
+
+
+def test_a_run_leaves_everything_behind(tiny_run: Path, tiny_data: Path) -> None:
+    config, result = read(tiny_run / "config.json"), read(tiny_run / "result.json")
+    rows = read(tiny_run / "history.json")
+    assert config["settings"]["rank_kernel"] == "sigmoid"
+    assert config["settings"]["kernel"] == "softplus"
+    assert config["versions"]["tensorflow"] == tf.__version__
+    assert os.path.normpath(tiny_run / config["data"]) == str(tiny_data)
+    assert [row["step"] for row in rows[:2]] == [120, 240]
+    assert result["stopped"] in ("all steps done", "no new best in 3 validations")
+    assert result["steps"] == rows[-1]["step"]
+    assert result["best"] == max(rows, key=lambda row: row["recall@20"])
+    assert result["best"] == read(tiny_run / "best" / "best.json")
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    assert all(1 <= row["mean_hard_rank"] <= 321 for row in rows)
+    assert rows[-1]["mean_hard_rank"] < rows[0]["mean_hard_rank"]
+    with open(tiny_run / "history.csv", newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [{name: float(row[name]) for name in row} for row in table] == rows
+    assert (tiny_run / "learning_curves.png").read_bytes()[:4] == b"\x89PNG"
+    leftovers = [path.name for path in tiny_run.rglob(".tmp-*")]
+    assert not leftovers
+
+
+def test_tensorboard_has_the_history(tiny_run: Path) -> None:
+    (events,) = (tiny_run / "tensorboard").iterdir()
+    found: dict[tuple[int, str], float] = {}
+    for event in tf.compat.v1.train.summary_iterator(str(events)):
+        for value in event.summary.value:
+            found[event.step, value.tag] = float(tf.make_ndarray(value.tensor))
+    for row in read(tiny_run / "history.json"):
+        for name in ("loss", "recall@20", "mean_soft_rank", "mean_hard_rank"):
+            tag = name.replace("@", "_at_")
+            assert found[row["step"], tag] == pytest.approx(row[name], rel=1e-6)
+        assert found[row["step"], "zero_gradient_share"] == row["zero_gradient_share"]
+
+
+def test_a_finished_run_is_left_alone(
+    tiny_run: Path, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (tiny_run / "result.json").stat().st_mtime_ns
+    run_step("train", "--data", tiny_data, "--out", tiny_run, *OPTIONS)
+    printed = capsys.readouterr().out
+    assert "is finished already" in printed
+    assert f"python -m pipelines evaluate --run {tiny_run}" in printed
+    assert (tiny_run / "result.json").stat().st_mtime_ns == before
+
+
+def test_other_settings_need_overwrite(
+    tiny_run: Path, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", "--data", str(tiny_data), "--out", str(tiny_run), *OPTIONS]
+    assert main([*command, "--alpha", "1.4"]) == 2
+    error = capsys.readouterr().err
+    assert "alpha: 1.0 there, 1.4 now" in error
+    assert "--overwrite" in error
+
+
+def test_overwrite_replaces_when_the_new_run_is_finished(
+    tiny_data: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    command = ["train", "--data", tiny_data, "--out", out, *OPTIONS, "--max-steps", 3]
+    run_step(*command)
+    (out / "mark").write_text("the old run")
+    # A loss that is not finite ends the new run before its first validation.
+    failing = [*command, "--similarity", "dot", "--learning-rate", "1e30", "--overwrite"]
+    assert main([str(argument) for argument in failing]) == 2
+    assert not (out / "result.json").exists()
+    assert (tmp_path / ".replaced-run" / "mark").exists()
+    run_step(*command, "--overwrite")
+    assert read(out / "result.json")["steps"] == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+    assert not (out / "mark").exists()
+
+
+def test_a_folder_of_something_else_is_not_touched(
+    tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "thesis.txt").write_text("")
+    assert main(["train", "--data", str(tiny_data), "--out", str(tmp_path)]) == 2
+    assert "is not a training run" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+# ------------------------------------------------------------------------------------ interruption
+
+
+def test_a_killed_run_ends_as_if_nothing_had_happened(
+    tiny_data: Path, tmp_path: Path
+) -> None:
+    length = ["--max-steps", 150, "--steps-per-epoch", 60, "--early-stopping-patience", 0]
+    options = [*OPTIONS, "--schedule", "cosine", *length]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    run_step("train", "--data", tiny_data, "--out", whole, *options)
+    command = ["train", "--data", tiny_data, "--out", killed, *options, "--checkpoint-steps", 9]
+    # Once between two validations, once at a step that is a validation.
+    for reached in (27, 60):
+        process = start_step(*command)
+        try:
+            _wait_for_step(killed, reached, process)
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        assert not (killed / "result.json").exists()
+    process = start_step(*command)
+    printed, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors[-2000:]
+    assert int(re.findall(r"continuing after step (\d+)", printed)[0]) >= 60
+
+    for name in ("history.csv", "history.json", "best/best.json"):
+        assert (killed / name).read_bytes() == (whole / name).read_bytes()
+    expected, arrived = final_weights(whole), final_weights(killed)
+    assert expected.keys() == arrived.keys()
+    assert len(expected) > 8
+    for name in expected:
+        np.testing.assert_array_equal(arrived[name], expected[name], err_msg=name)
+    (events,) = (killed / "tensorboard").iterdir()
+    steps = [
+        event.step
+        for event in tf.compat.v1.train.summary_iterator(str(events))
+        for value in event.summary.value
+        if value.tag == "loss"
+    ]
+    assert steps == [60, 120, 150]
+
+
+def _wait_for_step(run: Path, step: int, process: Any) -> None:
+    limit = time.monotonic() + 90
+    while time.monotonic() < limit:
+        names = [path.name for path in (run / "checkpoints").glob("step-*")]
+        if any(int(name[5:]) >= step for name in names):
+            return
+        assert process.poll() is None, "".join(process.communicate())[-4000:]
+        time.sleep(0.002)
+    raise AssertionError(f"no checkpoint of step {step} in {limit} s")
+
+
+def test_two_processes_do_not_train_in_one_folder(
+    tiny_run: Path, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pipelines.runs.folder import exclusive
+
+    with exclusive(tiny_run):
+        command = ["train", "--data", tiny_data, "--out", tiny_run, *OPTIONS]
+        assert main([str(argument) for argument in command]) == 2
+    assert "another process is training" in capsys.readouterr().err
+
+
+def test_the_plan_covers_every_step_once() -> None:
+    for done in range(0, 25):
+        for total in range(done, 25):
+            segments = list(plan(done, total, 5))
+            steps = [step for part in segments for step in range(part.first_step, part.last_step)]
+            assert steps == list(range(done, total))
+            ends = {
+                end
+                for part in segments
+                for end in range(part.first_step + part.interval, part.last_step + 1, part.interval)
+            }
+            wanted = {step for step in range(done + 1, total + 1) if step % 5 == 0}
+            assert ends == wanted | ({total} if total > done else set())
+    assert list(plan(3, 3, 5)) == []
+    assert list(plan(0, 4, 5)) == [Segment(0, 4, 4)]
+
+
+# ----------------------------------------------------------------------------------------- variants
+
+
+def test_early_stopping_counts_validations_without_a_new_best() -> None:
+    state = TrainingState()
+    improved = [state.add({"recall@5": value}, "recall@5") for value in (0.2, 0.3, 0.3, 0.1, 0.4)]
+    assert improved == [True, True, False, False, True]
+    assert (state.best_row, state.patience_used) == (4, 0)
+    state.add({"recall@5": 0.4}, "recall@5")
+    assert (state.best, state.patience_used) == ({"recall@5": 0.4}, 1)
+
+
+def test_a_run_that_does_not_learn_is_stopped(
+    tiny_data: Path, tmp_path: Path
+) -> None:
+    run_step(
+        *("train", "--data", tiny_data, "--out", tmp_path / "run", *OPTIONS),
+        *("--learning-rate", 1e-30, "--steps-per-epoch", 2, "--early-stopping-patience", 2),
+    )
+    result = read(tmp_path / "run" / "result.json")
+    assert result["stopped"] == "no new best in 2 validations"
+    assert (result["steps"], result["best"]["step"]) == (6, 2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--loss triplet --margin 1 --encoder gru --optimizer lazy-adam --schedule linear",
+        "--loss bpr --in-batch-negatives --mask-known-positives --positions one-per-user",
+        "--kernel exponential --mixed-precision --exclude-history --monitor-average pairs",
+    ],
+)
+def test_variants_train(options: str, tiny_data: Path, tmp_path: Path) -> None:
+    base = "--dim 8 --batch-size 32 --max-steps 5 --negatives-per-example 3".split()
+    run_step("train", "--data", tiny_data, "--out", tmp_path / "run", *base, *options.split())
+    (row,) = read(tmp_path / "run" / "history.json")
+    assert row["step"] == 5
+    assert all(np.isfinite(value) for value in row.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--loss softmax --kernel hinge", "should come without --kernel"),
+        ("--loss softmax --alpha 1", "should come without --alpha"),
+        ("--negatives-per-example 0", "there should be negatives"),
+        ("--monitor ndcg@5", "--monitor should be recall@N"),
+        ("--learning-rate 0", "--learning-rate should be a finite number above 0"),
+        ("--alpha -1", "`alpha` should be"),
+        ("--min-history 1000", "more than 1000 items"),
+    ],
+)
+def test_what_cannot_be_trained_is_one_line(
+    options: str,
+    message: str,
+    tiny_data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["train", "--data", str(tiny_data), "--out", str(tmp_path / "run")]
+    assert main([*command, *options.split()]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_settings_make_the_losses_they_name() -> None:
+    assert isinstance(build_loss(TrainSettings(), 100), CROLoss)
+    ranked = build_loss(TrainSettings(rank_kernel="unit_step", alpha=1.4), 100)
+    assert isinstance(ranked, LambdaCROLoss)
+    assert (ranked.alpha, ranked.num_items) == (1.4, 100)
+    settings = TrainSettings(rank_kernel="sigmoid", margin=2.0)
+    for name, preset in (
+        ("softmax", CROLoss.softmax_cross_entropy(100)),
+        ("triplet", CROLoss.triplet(100, margin=2.0)),
+        ("bpr", CROLoss.bpr(100)),
+    ):
+        config = build_loss(settings.with_loss(name), 100).get_config()
+        assert {**config, "name": preset.name} == preset.get_config()
+        assert f"= {name}" in settings.with_loss(name).loss_title
+
+
+def test_settings_come_back_from_json() -> None:
+    settings = TrainSettings(rank_kernel="hinge", cutoffs=(3, 7), max_steps=9, seed=2**40)
+    assert TrainSettings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
+    with pytest.raises(UserError, match=r"Not known: \['colour'\]"):
+        TrainSettings.from_dict({**settings.as_dict(), "colour": "red"})
+    older = settings.as_dict()
+    del older["schedule"]
+    assert TrainSettings.from_dict(older).schedule == TrainSettings().schedule
+
+
+@pytest.mark.parametrize(
+    ("schedule", "middle"),
+    [("constant", 0.5), ("cosine", 0.5 * 0.505), ("linear", 0.5 * 0.505), ("exponential", 0.05)],
+)
+def test_schedules_of_the_learning_rate(schedule: str, middle: float) -> None:
+    settings = TrainSettings(learning_rate=0.5, schedule=schedule)
+    optimizer = build_optimizer(settings, 10, total_steps=100)
+    variable = tf.Variable(0.0)
+    optimizer.build([variable])
+    for step, expected in ((0, 0.5), (50, middle), (100, 0.5 if schedule == "constant" else 0.005)):
+        optimizer.iterations.assign(step)
+        optimizer.apply_gradients([(tf.constant(1.0), variable)])
+        rate = float(tf.convert_to_tensor(optimizer.learning_rate))
+        assert rate == pytest.approx(expected, rel=1e-5)
+
+
+def test_large_tables_get_the_lazy_optimizer() -> None:
+    def kind(num_items: int, name: str = "auto") -> bool:
+        return isinstance(build_optimizer(TrainSettings(optimizer=name), num_items, 1), LazyAdam)
+
+    assert not kind(LAZY_FROM_ROWS - 1)
+    assert kind(LAZY_FROM_ROWS)
+    assert kind(10, "lazy-adam")
+    assert not kind(10**7, "adam")

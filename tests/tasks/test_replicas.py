@@ -1,0 +1,40 @@
+"""Several replicas compute what one does: the loss and the gradients of the whole batch."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.tiny_run import python_output
+
+# All of one number of replicas: a process cannot have groups of two sizes.
+CUTS = [[3, 3, 3, 3], [7, 1, 4, 0]]
+CASES: list[dict[str, Any]] = [
+    {"kind": "model", "lambda": True, "alpha": 1.0, "reduction": "sum_over_batch_size",
+     "in_batch": False},
+    {"kind": "model", "lambda": False, "alpha": 1.2, "reduction": "sum", "in_batch": True},
+    {"kind": "task", "lambda": True, "alpha": 0.8, "reduction": "sum_over_batch_size"},
+    {"kind": "catalogue", "lambda": False, "alpha": 1.0, "reduction": "sum_over_batch_size"},
+]
+
+
+@pytest.fixture(scope="module")
+def steps() -> list[list[list[Any]]]:
+    printed = python_output("tests/support/replica_steps.py", json.dumps(CASES), json.dumps(CUTS))
+    return list(json.loads(printed.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: f"{n}-{CASES[n]['kind']}")
+def test_parts_of_a_batch_give_the_loss_and_gradients_of_the_whole(
+    number: int, steps: list[list[list[Any]]]
+) -> None:
+    whole, *cut = steps[number]
+    assert len(cut) == len(CUTS)
+    assert all(np.abs(gradient).max() > 1e-4 for gradient in whole[1:])
+    for parts in cut:
+        assert len(parts) == len(whole)
+        for together, alone in zip(parts, whole):
+            np.testing.assert_allclose(together, alone, rtol=2e-4, atol=2e-6)

@@ -1,0 +1,391 @@
+"""Loss and gradients straight from embeddings, never holding the whole score matrix.
+
+Queries are taken block by block, and a block's candidates chunk by chunk. A block's scores, ranks,
+weights and its parts of both gradients are done together: three matrix products, and nothing is
+computed twice. Chunks are small enough that the passes over their scores stay in the processor's
+cache. The gradients are known when the loss is, so nothing of a block has to be kept for the
+backward pass.
+
+That is for losses that are sums over candidates. Others are given a block's rows whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfrs_croloss.losses import _numeric
+from tfrs_croloss.losses._chunk_sums import (
+    NO_GAP,
+    ChunkSums,
+    chunk_sums,
+    has_fast_form,
+    losses_and_factors,
+)
+from tfrs_croloss.losses._dense import one_positive
+from tfrs_croloss.losses._objective import Objective, RankObjective
+from tfrs_croloss.losses.ranks import RankEstimator, count_true
+
+# A chunk's scores and what is made of them should stay in the processor's cache.
+_CHUNK_BYTES = 6 * 2**20
+# The gradient of all candidates is written once per block, so that blocks should not be too thin,
+# the less so the more candidates there are: a long gradient does not stay in the cache.
+_LEAST_ROWS = 40
+_CANDIDATES_PER_ROW = 18_000
+_THICK_BYTES = 520 * 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Competition:
+    """Who competes with a block of queries, as functions of the block's first row and its size.
+
+    Attributes:
+      mask: gives ``[num_rows, num_candidates]`` booleans, or None where all compete.
+      dropped: gives ``[num_dropped, 2]`` pairs of a row of the block and a column to take out.
+      estimator: from the number of negatives of each row, ``[num_rows]``, how they stand for the
+        catalogue.
+      candidate_weights: gives ``[1 or num_rows, num_candidates]`` importance weights, or None.
+    """
+
+    estimator: Callable[[tf.Tensor], RankEstimator]
+    mask: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None
+    dropped: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None
+    candidate_weights: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None
+
+
+def weighted_loss(
+    query_embeddings: tf.Tensor,
+    candidate_embeddings: tf.Tensor,
+    positive_columns: tf.Tensor,
+    row_weights: tf.Tensor,
+    objective: Objective,
+    competition: Competition,
+    memory_budget: int | None = None,
+) -> tf.Tensor:
+    """The sum of the queries' losses, each times its weight.
+
+    Args:
+      query_embeddings: ``[num_queries, dim]``, already divided by the temperature.
+      candidate_embeddings: ``[num_candidates, dim]``.
+      positive_columns: ``[num_queries]``: the row of ``candidate_embeddings`` that is each query's
+        positive.
+      row_weights: ``[num_queries]``.
+      objective: any; those of built-in kernels are chunked, and need less time and memory.
+      competition: who competes with whom.
+      memory_budget: in bytes, for the slopes of one block; see ``most_rows``. Without a fast form,
+        several matrices are as large.
+
+    Returns:
+      A scalar, differentiable with respect to both embeddings.
+    """
+    dtype = _numeric.compute_dtype(query_embeddings.dtype)
+    row_weights = tf.stop_gradient(tf.cast(row_weights, dtype))
+    positive_columns = tf.cast(positive_columns, tf.int32)
+
+    @tf.custom_gradient
+    def total(queries: tf.Tensor, candidates: tf.Tensor):  # type: ignore[no-untyped-def]
+        whole = _blocked(
+            queries, candidates, positive_columns, row_weights, objective, competition,
+            memory_budget,
+        )
+
+        def backward(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            # Here and not before, so that the slopes are no longer in memory; and scaled and
+            # transposed in chunks, which stay in the cache.
+            scaled = [tf.transpose(upstream * push) for push in whole.pushes]
+            candidate_gradient = tf.concat(scaled, axis=0) if len(scaled) > 1 else scaled[0]
+            return upstream * whole.query_gradient, tf.tensor_scatter_nd_add(
+                candidate_gradient, positive_columns[:, tf.newaxis], upstream * whole.pull
+            )
+
+        return whole.loss, backward
+
+    return total(tf.cast(query_embeddings, dtype), tf.cast(candidate_embeddings, dtype))
+
+
+def most_rows(
+    candidates: tf.Tensor, memory_budget: int | None, is_chunked: bool = True
+) -> int | tf.Tensor:
+    """How many queries a block may have: at least one.
+
+    By default as many as fit 6 MB, and no fewer than 40; in chunks, no fewer than one for every
+    18,000 candidates either, as far as these fit 545 MB. A tensor where the number of candidates is
+    not known beforehand.
+    """
+    num_candidates = candidates.shape[0]
+    if num_candidates is None:
+        row_bytes = tf.maximum(tf.shape(candidates, tf.int64)[0] * candidates.dtype.size, 1)
+        if memory_budget is None:
+            return tf.maximum(_CHUNK_BYTES // row_bytes, _LEAST_ROWS)
+        return tf.maximum(memory_budget // row_bytes, 1)
+    row_bytes = max(num_candidates * candidates.dtype.size, 1)
+    if memory_budget is not None:
+        return max(memory_budget // row_bytes, 1)
+    thick = min(num_candidates // _CANDIDATES_PER_ROW, _THICK_BYTES // row_bytes)
+    return max(_CHUNK_BYTES // row_bytes, _LEAST_ROWS, thick if is_chunked else 0)
+
+
+def rows_per_block(num_queries: tf.Tensor, most: int | tf.Tensor) -> tf.Tensor:
+    """How many queries go into blocks of even size, of at most so many: at least one."""
+    queries = tf.maximum(tf.cast(num_queries, tf.int64), 1)
+    num_blocks = -(-queries // most)
+    return tf.cast(-(-queries // num_blocks), tf.int32)
+
+
+def chunk_bounds(num_candidates: int, num_rows: int, itemsize: int) -> list[int]:
+    """Where chunks of candidates begin and end, in blocks of so many rows.
+
+    >>> chunk_bounds(100_000, 64, 4)
+    [0, 20000, 40000, 60000, 80000, 100000]
+    """
+    num_chunks = max(-(-num_candidates * num_rows * itemsize // _CHUNK_BYTES), 1)
+    return [-(-num_candidates * number // num_chunks) for number in range(num_chunks + 1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Block:
+    """``size`` queries from row ``start`` on: weights, and the positives' columns and rows."""
+
+    start: tf.Tensor
+    size: tf.Tensor
+    queries: tf.Tensor
+    weights: tf.Tensor
+    columns: tf.Tensor
+    positive_rows: tf.Tensor
+
+
+class _Part(NamedTuple):
+    """What a block adds, or all blocks together.
+
+    Attributes:
+      loss: the weighted sum.
+      query_gradient: ``[num_queries, dim]``.
+      pushes: the gradient of each chunk of candidates as negatives, ``[dim, chunk_size]``.
+      pull: ``[num_queries, dim]``: that of each query's positive.
+    """
+
+    loss: tf.Tensor
+    query_gradient: tf.Tensor
+    pushes: list[tf.Tensor]
+    pull: tf.Tensor
+
+
+def _blocked(
+    queries: tf.Tensor,
+    candidates: tf.Tensor,
+    positive_columns: tf.Tensor,
+    row_weights: tf.Tensor,
+    objective: Objective,
+    competition: Competition,
+    memory_budget: int | None,
+) -> _Part:
+    """What all blocks add together."""
+    num_queries, dim = tf.shape(queries)[0], tf.shape(queries)[1]
+    most = most_rows(candidates, memory_budget, has_fast_form(objective))
+    size = rows_per_block(num_queries, most)
+    if has_fast_form(objective):
+        chunks = _chunks(candidates, queries.shape[0], most)
+        bound = 2.0 * _longest(queries) * _longest(candidates)
+        part_of = functools.partial(_chunked_part, objective, competition, chunks, bound)
+    else:
+        chunks = [_Chunk(candidates, 0, -1)]
+        part_of = functools.partial(_whole_part, objective, competition, chunks[0])
+    num_blocks = -(-num_queries // size)
+    # Rows of zeros fill the last block, so that every block has one shape, which XLA needs.
+    filling = num_blocks * size - num_queries
+    queries = tf.pad(queries, [[0, filling], [0, 0]])
+    row_weights = tf.pad(row_weights, [[0, filling]])
+    padded_columns = tf.pad(positive_columns, [[0, filling]])
+    gradients, pulls = (
+        # With one block of zeros, in case that there are no queries.
+        tf.TensorArray(
+            queries.dtype, tf.maximum(num_blocks, 1), element_shape=[None, candidates.shape[1]]
+        ).write(0, tf.zeros([size, dim], queries.dtype))
+        for _ in range(2)
+    )
+
+    def add_block(number, value, chunk_gradients, gradients, pulls):  # type: ignore[no-untyped-def]
+        start = number * size
+        columns = tf.slice(padded_columns, [start], [size])
+        part = part_of(
+            _Block(
+                start,
+                size,
+                tf.slice(queries, [start, 0], [size, dim]),
+                tf.slice(row_weights, [start], [size]),
+                columns,
+                tf.gather(candidates, columns),
+            )
+        )
+        return (
+            number + 1,
+            value + part.loss,
+            [gradient + push for gradient, push in zip(chunk_gradients, part.pushes)],
+            gradients.write(number, part.query_gradient),
+            pulls.write(number, part.pull),
+        )
+
+    _, value, chunk_gradients, gradients, pulls = tf.while_loop(
+        lambda number, *_: number < num_blocks,
+        add_block,
+        (
+            tf.constant(0),
+            tf.zeros([], queries.dtype),
+            [tf.zeros([dim, tf.shape(chunk.rows)[0]], queries.dtype) for chunk in chunks],
+            gradients,
+            pulls,
+        ),
+        parallel_iterations=1,
+    )
+    query_gradient = tf.reshape(gradients.stack(), [-1, dim])[:num_queries]
+    pull = tf.reshape(pulls.stack(), [-1, dim])[:num_queries]
+    return _Part(value, query_gradient, chunk_gradients, pull)
+
+
+def _chunked_part(
+    objective: RankObjective,
+    competition: Competition,
+    chunks: list[_Chunk],
+    bound: tf.Tensor,
+    block: _Block,
+) -> _Part:
+    """By the sums over chunks of candidates; ``bound`` is what no gap is above."""
+    # From a matrix product like the others, so that an item like the positive ties with it.
+    positive = tf.linalg.diag_part(
+        tf.matmul(block.queries, block.positive_rows, transpose_b=True)
+    )
+    rivals = _Rivals(positive, competition, block)
+    weights = _candidate_weights(competition, block)
+    sums: list[ChunkSums] = []
+    for chunk in chunks:
+        # One chunk after the other: together they would not stay in the cache.
+        with tf.control_dependencies([s.slope_sums for s in sums[-1:]]):
+            scores = tf.matmul(block.queries, chunk.rows, transpose_b=True)
+            gaps = rivals.gaps(chunk, scores)
+            sums.append(chunk_sums(gaps, objective, chunk.columns_of(weights), bound))
+    losses, factors = losses_and_factors(sums, objective, competition.estimator(rivals.count))
+    losses = tf.where(tf.math.is_nan(positive), positive, losses)
+    # The row factors go into the thin matrices, and the positive's part is a thin one too.
+    factors = [(block.weights * factor)[:, tf.newaxis] for factor in factors]
+    query_gradient, pull = tf.zeros_like(block.queries), tf.zeros_like(positive)[:, tf.newaxis]
+    pushes = []
+    for s, chunk, factor in zip(sums, chunks, factors):
+        query_gradient += factor * tf.matmul(s.slopes, chunk.rows)
+        pull += factor * s.slope_sums[:, tf.newaxis]
+        # Transposed, since the other product of the two takes twice the time on CPUs.
+        pushes.append(tf.matmul(factor * block.queries, s.slopes, transpose_a=True))
+    query_gradient -= pull * block.positive_rows
+    loss = tf.reduce_sum(block.weights * losses)
+    return _Part(loss, query_gradient, pushes, -pull * block.queries)
+
+
+def _whole_part(
+    objective: Objective, competition: Competition, everyone: _Chunk, block: _Block
+) -> _Part:
+    """By the form that takes whole rows of scores; ``everyone`` has all candidates."""
+    scores = tf.matmul(block.queries, everyone.rows, transpose_b=True)
+    rivals = _Rivals(tf.gather(scores, block.columns, batch_dims=1), competition, block)
+    gaps = rivals.gaps(everyone, scores)
+    negatives = tf.not_equal(gaps, tf.constant(NO_GAP, gaps.dtype))
+    estimator = dataclasses.replace(
+        competition.estimator(count_true(negatives, scores.dtype)),
+        candidate_weights=_candidate_weights(competition, block),
+    )
+    losses, gradient = one_positive(scores, block.columns, negatives, estimator, objective)
+    gradient *= block.weights[:, tf.newaxis]
+    return _Part(
+        tf.reduce_sum(block.weights * losses),
+        tf.matmul(gradient, everyone.rows),
+        [tf.matmul(block.queries, gradient, transpose_a=True)],
+        tf.zeros_like(block.queries),
+    )
+
+
+def _chunks(
+    candidates: tf.Tensor, num_queries: int | None, most: int | tf.Tensor
+) -> list[_Chunk]:
+    """Chunks for blocks of ``most`` rows; one where the number of candidates is not known."""
+    num_candidates = candidates.shape[0]
+    if num_candidates is None or not isinstance(most, int):
+        return [_Chunk(candidates, 0, -1)]
+    num_rows = most if num_queries is None else max(min(most, num_queries), 1)
+    bounds = chunk_bounds(num_candidates, num_rows, candidates.dtype.size)
+    return [_Chunk(candidates, first, last) for first, last in zip(bounds, bounds[1:])]
+
+
+def _candidate_weights(competition: Competition, block: _Block) -> tf.Tensor | None:
+    if competition.candidate_weights is None:
+        return None
+    return competition.candidate_weights(block.start, block.size)
+
+
+def _longest(vectors: tf.Tensor) -> tf.Tensor:
+    """The length of the longest vector; infinite or NaN where it does not fit the type."""
+    return tf.sqrt(tf.reduce_max(tf.reduce_sum(tf.square(vectors), axis=-1)))
+
+
+class _Chunk:
+    """Candidates from ``first`` up to, not including, ``last``; all where ``last`` is -1."""
+
+    def __init__(self, candidates: tf.Tensor, first: int, last: int) -> None:
+        self.is_all = last < 0 or (first == 0 and last == candidates.shape[0])
+        self.first, self.last = first, last
+        self.rows = candidates if self.is_all else candidates[first:last]
+
+    def columns_of(self, matrix: tf.Tensor | None) -> tf.Tensor | None:
+        """The chunk's part of a matrix with a column for every candidate."""
+        return matrix if matrix is None or self.is_all else matrix[:, self.first : self.last]
+
+    def local(self, columns: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Columns as counted within the chunk, and whether they are in it."""
+        if self.is_all:
+            return columns, tf.ones_like(columns, tf.bool)
+        inside = tf.logical_and(columns >= self.first, columns < self.last)
+        return tf.clip_by_value(columns - self.first, 0, self.last - self.first - 1), inside
+
+
+class _Rivals:
+    """Turns a block's scores into gaps, ``NO_GAP`` where a candidate does not compete.
+
+    Attributes:
+      count: ``[num_rows]``: how many of the candidates seen so far compete, where a mask says so;
+        without a mask, known positives that are taken out are counted too.
+    """
+
+    def __init__(self, positive: tf.Tensor, competition: Competition, block: _Block) -> None:
+        start, size = block.start, block.size
+        self._positive = positive[:, tf.newaxis]
+        self._columns = block.columns
+        self._size = size
+        self._considered = None if competition.mask is None else competition.mask(start, size)
+        self._dropped = None if competition.dropped is None else competition.dropped(start, size)
+        # Without a mask all compete but the positive.
+        self.count = tf.zeros_like(positive) - (1.0 if self._considered is None else 0.0)
+
+    def gaps(self, chunk: _Chunk, scores: tf.Tensor) -> tf.Tensor:
+        """The gaps of a chunk, ``[num_rows, chunk_size]``."""
+        no_gap = tf.constant(NO_GAP, scores.dtype)
+        gaps = scores - self._positive
+        if self._considered is not None:
+            gaps = tf.where(chunk.columns_of(self._considered), gaps, no_gap)
+        local, inside = chunk.local(self._columns)
+        place = tf.stack([tf.range(self._size), local], axis=-1)
+        own = tf.fill(tf.shape(local), no_gap)
+        if not chunk.is_all:
+            own = tf.where(inside, own, tf.gather_nd(gaps, place))
+        gaps = tf.tensor_scatter_nd_update(gaps, place, own)
+        if self._dropped is not None:
+            local, inside = chunk.local(self._dropped[:, 1])
+            listed = tf.boolean_mask(tf.stack([self._dropped[:, 0], local], axis=-1), inside)
+            gaps = tf.tensor_scatter_nd_update(
+                gaps, listed, tf.fill([tf.shape(listed)[0]], no_gap)
+            )
+        if self._considered is None:
+            self.count += tf.cast(tf.shape(gaps)[1], gaps.dtype)
+        else:
+            self.count += tf.reduce_sum(tf.cast(gaps > no_gap, gaps.dtype), axis=-1)
+        return gaps

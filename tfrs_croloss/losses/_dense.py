@@ -1,0 +1,312 @@
+"""From scores to losses, with the gradient written out rather than differentiated.
+
+With built-in kernels and one positive per row, which is what TFRS and most models have, the
+positive is handled by its index, and values and gradient come from one pass (``_by_index``). The
+readable form beside it (``_all_positives``) takes whatever there is: kernels of a user's own,
+several positives, objectives that are not about ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeGuard
+
+import tensorflow as tf
+
+from tfrs_croloss import _checks
+from tfrs_croloss.losses import _numeric
+from tfrs_croloss.losses._chunk_sums import NO_GAP, chunk_sums, has_fast_form, losses_and_factors
+from tfrs_croloss.losses._objective import Objective, RankObjective, RowObjective
+from tfrs_croloss.losses.kernels import LARGE_GAP, Exponential, PairwiseSoftmax
+from tfrs_croloss.losses.ranks import (
+    RankEstimator,
+    checked_candidates,
+    count_true,
+    importance_weights,
+    positives_and_negatives,
+    rank_estimator,
+)
+
+Factored = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+"""Losses ``[num_queries]``; then ``[num_queries]`` and ``[num_queries, num_candidates]`` whose
+product is the gradient."""
+
+
+def pair_losses(
+    scores: tf.Tensor,
+    positive_columns: tf.Tensor,
+    negatives: tf.Tensor,
+    estimator: RankEstimator,
+    objective: Objective,
+) -> tf.Tensor:
+    """The loss of one positive per row.
+
+    Args:
+      scores: ``[num_queries, num_candidates]`` floats.
+      positive_columns: ``[num_queries]`` ints: where each row's positive stands.
+      negatives: the shape of ``scores``, booleans; False at the positive.
+      estimator: how the candidates stand for the catalogue.
+      objective: what to make of the ranks.
+
+    Returns:
+      ``[num_queries]`` losses, differentiable with respect to ``scores``.
+    """
+    def readable(exact: tf.Tensor) -> Factored:
+        return _unfactored(
+            *one_positive(exact, positive_columns, negatives, estimator, objective)
+        )
+
+    if not _goes_by_index(objective):
+        return _with_gradient(readable, scores)
+    return _with_gradient(
+        lambda exact: _by_index(
+            exact, positive_columns, negatives, estimator, objective, lambda: readable(exact)
+        ),
+        scores,
+    )
+
+
+def _goes_by_index(objective: Objective) -> TypeGuard[RankObjective]:
+    """Whether ``_by_index`` gives the numbers of the readable form to the last digits."""
+    return has_fast_form(objective) and not isinstance(objective.kernel, PairwiseSoftmax)
+
+
+def _by_index(
+    scores: tf.Tensor,
+    positive_columns: tf.Tensor,
+    competing: tf.Tensor | None,
+    estimator: RankEstimator,
+    objective: RankObjective,
+    otherwise: Callable[[], Factored],
+) -> Factored:
+    """As ``one_positive`` for built-in kernels.
+
+    Args:
+      scores: ``[num_queries, num_candidates]``.
+      positive_columns: ``[num_queries]`` ints.
+      competing: the shape of ``scores``, booleans, of any value at the positive; None for all.
+      estimator, objective: as elsewhere.
+      otherwise: what to do where exponentials of gaps do not fit the type.
+    """
+    no_gap = tf.constant(NO_GAP, scores.dtype)
+    positive = tf.gather(scores, positive_columns, batch_dims=1)
+    gaps = scores - positive[:, tf.newaxis]
+    if competing is not None:
+        gaps = tf.where(competing, gaps, no_gap)
+    rows = tf.range(tf.shape(scores)[0], dtype=positive_columns.dtype)
+    place = tf.stack([rows, positive_columns], axis=-1)
+    gaps = tf.tensor_scatter_nd_update(gaps, place, tf.fill(tf.shape(positive), no_gap))
+    sums = chunk_sums(gaps, objective, estimator.candidate_weights)
+    losses, factors = losses_and_factors([sums], objective, estimator)
+    # A NaN positive leaves no trace in a row without negatives; it must not look like a loss of 0.
+    losses = tf.where(tf.math.is_nan(positive), positive, losses)
+    gradient = tf.tensor_scatter_nd_update(sums.slopes, place, -sums.slope_sums)
+    if not isinstance(objective.kernel, Exponential):
+        return losses, factors[0], gradient
+    fits = tf.reduce_max(sums.largest) <= LARGE_GAP
+    return tf.cond(fits, lambda: (losses, factors[0], gradient), otherwise)
+
+
+def _unfactored(losses: tf.Tensor, gradient: tf.Tensor) -> Factored:
+    return losses, tf.ones_like(losses), gradient
+
+
+def one_positive(
+    scores: tf.Tensor,
+    positive_columns: tf.Tensor,
+    negatives: tf.Tensor,
+    estimator: RankEstimator,
+    objective: Objective,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The readable form of one positive per row; arguments as for ``pair_losses``.
+
+    Returns:
+      Losses ``[num_queries]`` and their gradient ``[num_queries, num_candidates]``.
+    """
+    if isinstance(objective, RowObjective):
+        columns = tf.range(tf.shape(scores)[1], dtype=positive_columns.dtype)
+        positives = tf.equal(columns[tf.newaxis, :], positive_columns[:, tf.newaxis])
+        return objective.losses_and_gradient(scores, positives, negatives, estimator)
+    positive = tf.gather(scores, positive_columns, batch_dims=1)
+    gaps = tf.where(negatives, scores - positive[:, tf.newaxis], tf.zeros_like(scores))
+    losses, slopes = objective.losses_and_slopes(gaps, negatives, estimator)
+    # A NaN positive leaves no trace in a row without negatives; it must not look like a loss of 0.
+    losses = tf.where(tf.math.is_nan(positive), positive, losses)
+    rows = tf.range(tf.shape(scores)[0], dtype=positive_columns.dtype)
+    gradient = tf.tensor_scatter_nd_sub(
+        slopes, tf.stack([rows, positive_columns], axis=-1), tf.reduce_sum(slopes, axis=-1)
+    )
+    return losses, gradient
+
+
+def _all_positives(
+    scores: tf.Tensor,
+    positives: tf.Tensor,
+    negatives: tf.Tensor,
+    estimator: RankEstimator,
+    objective: Objective,
+    absent: float,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """As ``one_positive``, summed over a row's positives; ``absent`` where there is none."""
+    count = tf.reduce_sum(tf.cast(positives, tf.int32), axis=-1)
+    if isinstance(objective, RowObjective):
+        losses, gradient = objective.losses_and_gradient(scores, positives, negatives, estimator)
+        present = count > 0
+        losses = tf.where(present, losses, tf.constant(absent, scores.dtype))
+        return losses, tf.where(present[:, tf.newaxis], gradient, tf.zeros_like(gradient))
+    losses, gradient = one_positive(
+        scores, tf.argmax(tf.cast(positives, tf.int8), axis=-1), negatives, estimator, objective
+    )
+    present = count > 0
+    losses = tf.where(present, losses, tf.constant(absent, scores.dtype))
+    gradient = tf.where(present[:, tf.newaxis], gradient, tf.zeros_like(gradient))
+
+    def add_next(
+        number: tf.Tensor, losses: tf.Tensor, gradient: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        order = tf.cumsum(tf.cast(positives, tf.int32), axis=-1)
+        is_next = tf.logical_and(positives, tf.equal(order, number))
+        more_losses, more_gradient = one_positive(
+            scores, tf.argmax(tf.cast(is_next, tf.int8), axis=-1), negatives, estimator, objective
+        )
+        present = count >= number
+        losses += tf.where(present, more_losses, tf.zeros_like(losses))
+        gradient += tf.where(present[:, tf.newaxis], more_gradient, tf.zeros_like(gradient))
+        return number + 1, losses, gradient
+
+    # The first positive of each row stands outside: with one per row the loop never runs.
+    most = tf.reduce_max(tf.concat([count, [1]], axis=0))
+    _, losses, gradient = tf.while_loop(
+        lambda number, *_: number <= most,
+        add_next,
+        (tf.constant(2), losses, gradient),
+        shape_invariants=(tf.TensorShape([]), losses.shape, gradient.shape),
+    )
+    return losses, gradient
+
+
+def _with_gradient(
+    losses_and_gradient: Callable[[tf.Tensor], Factored], scores: tf.Tensor
+) -> tf.Tensor:
+    """Losses per row whose gradient with respect to the scores is the one given.
+
+    Half-precision scores are computed in float32, and what comes out is float32. The gradient is
+    brought into the range of the scores' type before it meets the gradient from above, so that
+    a dynamic loss scale still sees the overflows that it causes.
+    """
+    dtype = scores.dtype
+
+    @tf.custom_gradient
+    def losses(scores: tf.Tensor) -> Any:
+        values, factors, gradient = losses_and_gradient(
+            tf.cast(scores, _numeric.compute_dtype(dtype))
+        )
+        if dtype.size < gradient.dtype.size:
+            gradient = _numeric.clip_to_range(factors[:, tf.newaxis] * gradient, dtype)
+            factors = tf.ones_like(factors)
+
+        def backward(upstream: tf.Tensor) -> tf.Tensor:
+            return tf.cast((upstream * factors)[:, tf.newaxis] * gradient, dtype)
+
+        return values, backward
+
+    return losses(scores)
+
+
+def per_query_losses(
+    scores: tf.Tensor,
+    labels: tf.Tensor,
+    objective: Objective,
+    *,
+    mask: tf.Tensor | None,
+    num_items: int | None,
+    rank_estimate: str,
+    sampling_probability: tf.Tensor | None,
+    mask_rows_without_positive: bool,
+    check_scores: bool,
+) -> tf.Tensor:
+    """The loss of each row of labelled scores; see ``cro_loss`` for the arguments."""
+    scores, labels, mask = checked_candidates(scores, labels, mask)
+    dtype = _numeric.compute_dtype(scores.dtype)
+    candidate_weights = importance_weights(sampling_probability, dtype)
+
+    def estimator(count: tf.Tensor) -> RankEstimator:
+        return rank_estimator(
+            count,
+            num_items=num_items,
+            rank_estimate=rank_estimate,
+            candidate_weights=candidate_weights,
+        )
+
+    def with_any_labels(exact: tf.Tensor) -> Factored:
+        exact, positives, negatives = positives_and_negatives(exact, labels, mask)
+        if not mask_rows_without_positive:
+            exact = _checks.rows(
+                exact,
+                tf.logical_not(tf.reduce_any(positives, axis=-1)),
+                "`labels` should have a positive that `mask` does not hide in every row. Drop such "
+                "rows, or pass mask_rows_without_positive=True to give them a loss of 0.",
+            )
+        if check_scores:
+            exact = check_finite(exact, tf.logical_or(positives, negatives))
+        # XLA drops the check above; a row that it would have refused must not look like a good one.
+        absent = 0.0 if mask_rows_without_positive else float("nan")
+        return _unfactored(
+            *_all_positives(
+                exact, positives, negatives, estimator(count_true(negatives, dtype)), objective,
+                absent,
+            )
+        )
+
+    if check_scores or not _goes_by_index(objective):
+        return _with_gradient(with_any_labels, scores)
+    columns, have_one = _only_positives(labels, mask)
+
+    def with_one_positive(exact: tf.Tensor) -> Factored:
+        if mask is None:
+            count = tf.fill(tf.shape(columns), tf.cast(tf.shape(exact)[1], dtype))
+        else:
+            count = count_true(mask, dtype)
+        return _by_index(
+            exact, columns, mask, estimator(count - 1.0), objective, lambda: with_any_labels(exact)
+        )
+
+    return _with_gradient(
+        lambda exact: tf.cond(
+            have_one, lambda: with_one_positive(exact), lambda: with_any_labels(exact)
+        ),
+        scores,
+    )
+
+
+def _only_positives(
+    labels: tf.Tensor, mask: tf.Tensor | None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """``[num_queries]`` columns of the positives, and whether every row has just one, in sight."""
+    if labels.dtype == tf.bool:
+        labels = tf.cast(labels, tf.int8)
+    columns = tf.argmax(labels, axis=-1)
+    if labels.dtype in (tf.int8, tf.uint8):
+        labels = tf.cast(labels, tf.int32)
+    one = tf.ones([], labels.dtype)
+    # Nothing below zero, and all that there is stands in one place.
+    alone = tf.logical_and(
+        tf.equal(tf.reduce_sum(labels, axis=-1), one),
+        tf.equal(tf.gather(labels, columns, batch_dims=1), one),
+    )
+    have_one = tf.logical_and(tf.reduce_all(alone), tf.reduce_min(labels) >= one - one)
+    if mask is not None:
+        in_sight = tf.gather(mask, columns, batch_dims=1)
+        have_one = tf.logical_and(have_one, tf.reduce_all(in_sight))
+    return columns, have_one
+
+
+def check_finite(scores: tf.Tensor, considered: tf.Tensor) -> tf.Tensor:
+    """``scores``, after an error that lists the rows where a considered one is not finite."""
+    wrong = tf.logical_and(considered, tf.logical_not(tf.math.is_finite(scores)))
+    return _checks.rows(
+        scores,
+        tf.reduce_any(wrong, axis=-1),
+        "`scores` should be finite. Received NaN or infinity; look for a diverging learning rate, "
+        "an empty history or a zero vector that is normalised.",
+    )

@@ -1,0 +1,244 @@
+r"""Ranks of positives among candidates: soft, exact, and estimated from a sample.
+
+Every rank here has one form, :math:`R = s \, (1 + \sum_i \omega_i \, \phi(g_i))`, where the gap
+:math:`g_i` is the score of negative i minus that of the positive. What differs is the scale s and
+the weights:
+
+================  ===================  ======================  ===================================
+estimate          s                    weight of a negative    when it is right
+================  ===================  ======================  ===================================
+no ``num_items``  1                    1                       the candidates are the catalogue
+``"paper"``       num_items / (n + 1)  1                       the n negatives are all there are;
+                                                               else a perfect positive ranks s
+``"unbiased"``    1                    (num_items - 1) / n     uniform negatives
+probabilities     1                    1 / (n q_i)             negatives drawn with probability q_i
+================  ===================  ======================  ===================================
+
+Candidates that are masked, and positives, add exactly zero and are not counted in n.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tensorflow as tf
+
+from tfrs_croloss import _checks
+from tfrs_croloss.losses import _numeric, kernels
+
+RANK_ESTIMATES = ("paper", "unbiased")
+
+
+@dataclasses.dataclass(frozen=True)
+class RankEstimator:
+    """How a row of candidates stands for the catalogue.
+
+    Attributes:
+      num_items: ``[num_queries]`` size of the catalogue.
+      log_scale: ``[num_queries]`` logarithm of s.
+      row_weights: ``[num_queries]`` the part of the weights that a row's candidates share.
+      candidate_weights: ``[1 or num_queries, num_candidates]`` the part that they do not share;
+        None where there is none.
+    """
+
+    num_items: tf.Tensor
+    log_scale: tf.Tensor
+    row_weights: tf.Tensor
+    candidate_weights: tf.Tensor | None = None
+
+    @property
+    def weights(self) -> tf.Tensor:
+        """The weights, broadcastable to ``[num_queries, num_candidates]``."""
+        row_weights = self.row_weights[:, tf.newaxis]
+        if self.candidate_weights is None:
+            return row_weights
+        return row_weights * self.candidate_weights
+
+    def log_rank(
+        self, gaps: tf.Tensor, negatives: tf.Tensor, kernel: kernels.ComparisonKernel
+    ) -> tf.Tensor:
+        """The logarithm of the rank, ``[num_queries]``."""
+        return self.log_scale + kernel.log1p_sum(gaps, negatives, self.weights)
+
+    def log_rank_of(self, counts: tf.Tensor, negatives: tf.Tensor) -> tf.Tensor:
+        """The same from what a kernel makes of the gaps."""
+        counts = tf.where(negatives, self.weights * counts, tf.zeros_like(counts))
+        return self.log_scale + tf.math.log1p(tf.reduce_sum(counts, axis=-1))
+
+
+def rank_estimator(
+    count: tf.Tensor,
+    *,
+    num_items: int | None = None,
+    rank_estimate: str = "paper",
+    candidate_weights: tf.Tensor | None = None,
+) -> RankEstimator:
+    """The estimator for rows with so many negatives.
+
+    Args:
+      count: ``[num_queries]`` how many candidates compete in each row, in the computing type.
+      num_items: size of the catalogue; without it the candidates at hand are the catalogue.
+      rank_estimate: ``"paper"`` or ``"unbiased"``; not used with weights.
+      candidate_weights: from ``importance_weights``, or None.
+    """
+    dtype = count.dtype
+    if num_items is None:
+        catalogue = count + 1.0
+    else:
+        catalogue = tf.fill(tf.shape(count), _constant(num_items, dtype))
+    no_scale = tf.zeros_like(count)
+    # A row without negatives has nothing to weigh; 1 keeps its arithmetic finite.
+    draws = tf.maximum(count, 1.0)
+    if candidate_weights is not None:
+        return RankEstimator(catalogue, no_scale, 1.0 / draws, candidate_weights)
+    if num_items is None:
+        return RankEstimator(catalogue, no_scale, tf.ones_like(count))
+    if rank_estimate == "unbiased":
+        others = max(num_items - 1, 1)
+        return RankEstimator(catalogue, no_scale, _constant(others, dtype) / draws)
+    scale = tf.math.log(catalogue) - tf.math.log1p(count)
+    return RankEstimator(catalogue, scale, tf.ones_like(count))
+
+
+def count_true(negatives: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """How many candidates compete in each row."""
+    return tf.reduce_sum(tf.cast(negatives, dtype), axis=-1)
+
+
+def soft_rank(
+    scores: tf.Tensor,
+    labels: tf.Tensor,
+    *,
+    kernel: kernels.KernelLike = "sigmoid",
+    mask: tf.Tensor | None = None,
+    num_items: int | None = None,
+    rank_estimate: str = "paper",
+    sampling_probability: tf.Tensor | None = None,
+) -> tf.Tensor:
+    r"""The rank of each row's positive: :math:`R_\phi = s \, (1 + \sum_i \omega_i \phi(g_i))`.
+
+    Args:
+      scores: ``[num_queries, num_candidates]``.
+      labels: the same shape; 1 at the one positive of each row, 0 elsewhere.
+      kernel: how a gap counts; ``"unit_step"`` gives the exact rank, ties against the positive.
+      mask: the same shape, booleans; False takes a candidate out of the competition.
+      num_items: size of the catalogue the candidates were drawn from; without it they are the
+        catalogue.
+      rank_estimate: ``"paper"`` or ``"unbiased"``.
+      sampling_probability: ``[num_candidates]`` or the shape of ``scores``; the probability with
+        which each candidate is drawn. Takes the place of ``rank_estimate``.
+
+    Returns:
+      ``[num_queries]`` ranks, at least 1 unless more candidates than ``num_items`` are at hand.
+
+    Two of three negatives score at least as high as the positive:
+
+    >>> print(soft_rank([[2.0, 3.0, 2.0, 1.0]], [[1, 0, 0, 0]], kernel="unit_step").numpy())
+    [3.]
+    """
+    comparison_kernel = kernels.get(kernel, gradient=False)
+    scores, positives, negatives = candidates(scores, labels, mask)
+    count = tf.reduce_sum(tf.cast(positives, tf.int32), axis=-1)
+    scores = _checks.rows(
+        scores,
+        tf.not_equal(count, 1),
+        "`labels` should have exactly one positive that `mask` does not hide in each row. Repeat "
+        "the row once per positive, masking the others.",
+    )
+    scores = tf.cast(scores, _numeric.compute_dtype(scores.dtype))
+    estimator = rank_estimator(
+        count_true(negatives, scores.dtype),
+        num_items=_checks.catalogue_size("num_items", num_items),
+        rank_estimate=_checks.one_of("rank_estimate", rank_estimate, RANK_ESTIMATES),
+        candidate_weights=importance_weights(sampling_probability, scores.dtype),
+    )
+    positive = tf.reduce_sum(tf.where(positives, scores, 0.0), axis=-1, keepdims=True)
+    gaps = tf.where(negatives, scores - positive, 0.0)
+    counts = tf.where(negatives, estimator.weights * comparison_kernel(gaps), 0.0)
+    return tf.exp(estimator.log_scale) * (1.0 + tf.reduce_sum(counts, axis=-1))
+
+
+def candidates(
+    scores: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor | None
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Checked scores, and who is positive and who negative.
+
+    Returns:
+      scores, positives (booleans) and negatives (booleans), all of the shape of ``scores``.
+    """
+    return positives_and_negatives(*checked_candidates(scores, labels, mask))
+
+
+def checked_candidates(
+    scores: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor | None
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+    """All three as tensors of one shape, ``[num_queries, num_candidates]``."""
+    scores = floating("scores", scores)
+    _checks.matrix("scores", scores, "[num_queries, num_candidates]")
+    labels = tf.convert_to_tensor(labels)
+    _checks.matrix("labels", labels, "[num_queries, num_candidates]")
+    labels = _checks.same_shape("labels", labels, "scores", scores)
+    if mask is not None:
+        mask = tf.cast(mask, tf.bool)
+        _checks.matrix("mask", mask, "[num_queries, num_candidates]")
+        mask = _checks.same_shape("mask", mask, "scores", scores)
+    return scores, labels, mask
+
+
+def positives_and_negatives(
+    scores: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor | None
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """As ``candidates``, from what ``checked_candidates`` gives."""
+    if labels.dtype == tf.bool:
+        positives = labels
+    else:
+        positives = tf.not_equal(labels, tf.zeros([], labels.dtype))
+        neither = tf.logical_and(positives, tf.not_equal(labels, tf.ones([], labels.dtype)))
+        scores = _checks.rows(
+            scores,
+            tf.reduce_any(neither, axis=-1),
+            "`labels` should be 1 at the positives and 0 elsewhere, without label smoothing.",
+        )
+    negatives = tf.logical_not(positives)
+    if mask is not None:
+        positives, negatives = tf.logical_and(positives, mask), tf.logical_and(negatives, mask)
+    return scores, positives, negatives
+
+
+def floating(name: str, values: tf.Tensor, dtype: tf.DType | None = None) -> tf.Tensor:
+    """``values`` as a tensor, checked to be floating point; Python numbers become ``dtype``."""
+    values = tf.convert_to_tensor(values, dtype_hint=dtype)
+    if not values.dtype.is_floating:
+        raise ValueError(
+            f"`{name}` should be floating point. Received dtype: {values.dtype.name}. Cast it to "
+            "tf.float32."
+        )
+    return values
+
+
+def same_type(one: tf.Tensor, other: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Both tensors in the wider of their types."""
+    dtype = one.dtype if one.dtype.size >= other.dtype.size else other.dtype
+    return tf.cast(one, dtype), tf.cast(other, dtype)
+
+
+def importance_weights(
+    values: tf.Tensor | None, dtype: tf.DType, name: str = "sampling_probability"
+) -> tf.Tensor | None:
+    """``[1 or num_queries, num_candidates]``: one over the checked sampling probabilities."""
+    if values is None:
+        return None
+    values = tf.cast(floating(name, values, dtype), dtype)
+    flat = tf.reshape(values, [-1])
+    wrong = tf.logical_not(tf.logical_and(flat > 0.0, flat <= 1.0))
+    message = (
+        f"`{name}` should be above 0 and at most 1: the probability with which the "
+        "sampler draws a candidate. Count an item at least once."
+    )
+    checked = tf.reshape(_checks.rows(flat, wrong, message), tf.shape(values))
+    weights = 1.0 / tf.ensure_shape(checked, values.shape)
+    return weights[tf.newaxis, :] if values.shape.rank == 1 else weights
+
+
+def _constant(value: int, dtype: tf.DType) -> tf.Tensor:
+    return tf.constant(float(value), dtype)

@@ -1,0 +1,306 @@
+"""The model that joins two towers with the retrieval task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfrs_croloss import _checks, _replicas
+from tfrs_croloss._keras import require_keras_2
+from tfrs_croloss.memory import CandidateMemory, mixture_probability
+from tfrs_croloss.tasks._candidates import CandidateFilter
+from tfrs_croloss.tasks.retrieval import Retrieval
+
+require_keras_2("tfrs_croloss.models")
+
+import tensorflow_recommenders as tfrs  # noqa: E402
+
+from tfrs_croloss.models.features import Feature  # noqa: E402
+from tfrs_croloss.models.towers import HistoryTower, ItemEmbedding, ItemTower  # noqa: E402
+
+__all__ = [
+    "Feature",
+    "HistoryTower",
+    "ItemEmbedding",
+    "ItemTower",
+    "TwoTowerModel",
+    "unit_vectors",
+]
+
+SIMILARITIES = ("cosine", "dot")
+NEGATIVE_PREFIX = "negative_"
+# Items that are embedded at a time.
+BLOCK_SIZE = 65_536
+
+Features = Mapping[str, tf.Tensor]
+
+
+def unit_vectors(vectors: tf.Tensor) -> tf.Tensor:
+    """Vectors of length one in the same directions; the zero vector stays zero.
+
+    Computed, and returned, in float32 (float64 stays). Neither large nor tiny vectors overflow on
+    the way, and the gradient at zero is finite.
+
+    >>> print(unit_vectors(tf.constant([[3.0, 4.0], [0.0, 0.0], [0.0, 5e30]])).numpy())
+    [[0.6 0.8]
+     [0.  0. ]
+     [0.  1. ]]
+
+    Args:
+      vectors: ``[..., dim]`` floats.
+    """
+    vectors = tf.cast(vectors, tf.float64 if vectors.dtype == tf.float64 else tf.float32)
+    largest = tf.reduce_max(tf.abs(vectors), axis=-1, keepdims=True)
+    # The result does not depend on this scale, so nothing is lost by not differentiating it.
+    scale = tf.stop_gradient(tf.where(largest > 0.0, largest, tf.ones_like(largest)))
+    scaled = vectors / scale
+    squares = tf.reduce_sum(tf.square(scaled), axis=-1, keepdims=True)
+    return scaled * tf.math.rsqrt(tf.where(squares > 0.0, squares, tf.ones_like(squares)))
+
+
+class TwoTowerModel(tfrs.Model):
+    """Any two Keras models as towers, trained with a retrieval task.
+
+    A batch of features is a mapping with the inputs of both towers:
+
+    - what the query tower takes, ``[batch, ...]`` (``query_inputs``);
+    - what the candidate tower takes, ``[batch]``, for the positive of each query
+      (``candidate_inputs``, among them ``id_column``);
+    - optionally the same for negatives that all queries of the batch share, ``[num_negatives]``,
+      under names with the prefix ``negative_``;
+    - optionally ``known_column``: ``[batch, (ids)]``, ragged or padded with an id of no item, items
+      that the query's user chose and that are not to be taken for negatives.
+
+    Candidates with the id of the query's own positive never count as negatives. The task should
+    have the temperature; the paper's scale of 10 on cosines is ``temperature=0.1``.
+
+    Args:
+      query_tower: maps the query inputs to ``[batch, dim]``.
+      candidate_tower: maps the candidate inputs to ``[batch, dim]``.
+      task: what turns the vectors into a loss.
+      similarity: ``"cosine"`` scores by unit vectors, ``"dot"`` by vectors as they are.
+      in_batch_negatives: whether the positives of the other queries are negatives too. They are
+        drawn by popularity: give ``candidate_probabilities`` as well.
+      candidate_probabilities: ``[num_items]``, the share of each item in the log that the positives
+        are drawn from, for ids that are numbers. A candidate then counts by the probability of
+        being drawn from the mixture of in-batch, remembered and uniform negatives of the batch.
+      memory: remembers the positives of earlier batches, which are negatives too in training. They
+        are drawn by popularity as well.
+      query_inputs: name of the one input that the query tower takes as a tensor, or names of the
+        inputs that it takes as a mapping.
+      candidate_inputs: the same for the candidate tower.
+      id_column: the ids of the candidates.
+      known_column: the ids of known positives.
+      name: of the model.
+    """
+
+    def __init__(
+        self,
+        query_tower: tf.keras.Model,
+        candidate_tower: tf.keras.Model,
+        task: Retrieval,
+        *,
+        similarity: str = "cosine",
+        in_batch_negatives: bool = False,
+        candidate_probabilities: Any = None,
+        memory: CandidateMemory | None = None,
+        query_inputs: str | Sequence[str] = "history",
+        candidate_inputs: str | Sequence[str] = "item_id",
+        id_column: str = "item_id",
+        known_column: str = "known_item_ids",
+        name: str | None = "two_tower_model",
+    ) -> None:
+        super().__init__(name=name)
+        self.query_tower = query_tower
+        self.candidate_tower = candidate_tower
+        self.task = task
+        self.similarity = _checks.one_of("similarity", similarity, SIMILARITIES)
+        self.in_batch_negatives = bool(in_batch_negatives)
+        self._query_inputs = query_inputs
+        self._candidate_inputs = candidate_inputs
+        self._id_column = id_column
+        self._known_column = known_column
+        self.memory = memory
+        self._probabilities = None
+        if candidate_probabilities is not None:
+            self._probabilities = tf.constant(candidate_probabilities, tf.float32)
+        self._embed_block = tf.function(self.embed_candidates, reduce_retracing=True)
+        self._embed_query_block = tf.function(self.embed_queries, reduce_retracing=True)
+        self.loss_tracker = tf.keras.metrics.Mean(name="loss", dtype=tf.float32)
+
+    def call(self, features: Features, training: bool = False) -> tf.Tensor:
+        """The query vectors, ``[batch, dim]``: what ``predict`` returns."""
+        return self.embed_queries(features, training=training)
+
+    def embed_queries(self, features: Features, training: bool = False) -> tf.Tensor:
+        """Query vectors ``[batch, dim]`` as they are scored, from the query inputs."""
+        inputs = _select(features, self._query_inputs)
+        return self._as_scored(self.query_tower(inputs, training=training))
+
+    def embed_query_block(self, features: Features) -> tf.Tensor:
+        """The same for inference, compiled, and on one device under any strategy."""
+        return self._embed_query_block(features)
+
+    def embed_candidates(self, features: Features, training: bool = False) -> tf.Tensor:
+        """Candidate vectors ``[batch, dim]`` as they are scored, from the candidate inputs."""
+        inputs = _select(features, self._candidate_inputs)
+        return self._as_scored(self.candidate_tower(inputs, training=training))
+
+    def embed_catalogue(self, num_items: int, block_size: int = BLOCK_SIZE) -> tf.Tensor:
+        """Vectors ``[num_items, dim]`` of all items, for a tower that takes ids alone."""
+        blocks = [
+            self.embed_item_block(first, min(first + block_size, num_items))
+            for first in range(0, num_items, block_size)
+        ]
+        return tf.concat(blocks, axis=0)
+
+    def embed_item_block(self, first: int, last: int) -> tf.Tensor:
+        """Vectors ``[last - first, dim]`` of the items from ``first`` up to, not with, ``last``."""
+        return self._embed_block({self._id_column: tf.range(first, last, dtype=tf.int64)})
+
+    def scored_batch(
+        self, features: Features, training: bool = False
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+        """What the task is given.
+
+        Returns:
+          Query vectors ``[batch, dim]``; candidate vectors ``[batch + num_negatives, dim]``, the
+          positives first and in training the remembered ones last; candidate ids; and booleans
+          ``[batch, batch + num_negatives]``: which candidates count for which query. Under a
+          strategy, the candidates are those of all replicas, this replica's first.
+        """
+        queries = self.embed_queries(features, training=training)
+        # One pass through the tower for positives and negatives alike.
+        candidate_features = {
+            column: _with_negatives(features, column)
+            for column in {self._id_column, *_names(self._candidate_inputs)}
+        }
+        candidates = self.embed_candidates(candidate_features, training=training)
+        ids = candidate_features[self._id_column]
+        num_positives = tf.shape(features[self._id_column])[0]
+        is_shared = tf.range(tf.size(ids)) >= num_positives
+        if _replicas.count() > 1:
+            if self.memory is not None:
+                raise ValueError(
+                    "`memory` should be None under a strategy with several replicas, whose "
+                    "candidates are negatives already. Received: a CandidateMemory of "
+                    f"{self.memory.capacity} items."
+                )
+            gathered = _replicas.all_candidates(
+                {"embeddings": candidates, "ids": ids, "shared": tf.cast(is_shared, tf.int32)}
+            )
+            candidates, ids = gathered["embeddings"], gathered["ids"]
+            is_shared = gathered["shared"] > 0
+        elif self.memory is not None and training:
+            # The probabilities are looked up by id, those of remembered items like the others'.
+            extended = self.memory.extend(candidates[:num_positives], ids[:num_positives], 1.0)
+            candidates = tf.concat([candidates, extended.embeddings[num_positives:]], axis=0)
+            ids = tf.concat([ids, tf.cast(extended.ids[num_positives:], ids.dtype)], axis=0)
+            num_remembered = tf.size(ids) - tf.size(is_shared)
+            is_shared = tf.pad(is_shared, [[0, num_remembered]], constant_values=True)
+        return queries, candidates, ids, self._considered(features, ids, is_shared)
+
+    def compute_loss(self, features: Features, training: bool = False) -> tf.Tensor:
+        """The task's loss on a batch of features."""
+        queries, candidates, ids, considered = self.scored_batch(features, training=training)
+        return self.task(
+            queries,
+            candidates,
+            candidate_sampling_probability=self._mixture(features, ids),
+            candidate_ids=ids,
+            score_mask=considered,
+            compute_metrics=not training,
+            candidates_are_global=True,
+        )
+
+    def train_step(self, features: Features) -> dict[str, tf.Tensor]:
+        """One step, with the loss scaled where the policy is ``mixed_float16``."""
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(features, training=True)
+            total = self._with_penalties(loss)
+            scales = isinstance(self.optimizer, tf.keras.mixed_precision.LossScaleOptimizer)
+            objective = self.optimizer.get_scaled_loss(total) if scales else total
+        gradients = tape.gradient(objective, self.trainable_variables)
+        if scales:
+            gradients = self.optimizer.get_unscaled_gradients(gradients)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+        return self._update_metrics(total)
+
+    def test_step(self, features: Features) -> dict[str, tf.Tensor]:
+        """The loss and the metrics of a batch."""
+        loss = self.compute_loss(features, training=False)
+        return self._update_metrics(self._with_penalties(loss))
+
+    def _with_penalties(self, loss: tf.Tensor) -> tf.Tensor:
+        """The loss and the towers' own, of which each replica takes its share."""
+        penalties = tf.add_n([tf.cast(0.0, loss.dtype), *self.losses])
+        return loss + penalties / _replicas.count()
+
+    def _update_metrics(self, loss: tf.Tensor) -> dict[str, tf.Tensor]:
+        # The replicas' losses sum up to that of the batch, their weights to one step.
+        num_replicas = _replicas.count()
+        self.loss_tracker.update_state(loss * num_replicas, sample_weight=1.0 / num_replicas)
+        return {metric.name: metric.result() for metric in self.metrics}
+
+    def _as_scored(self, vectors: tf.Tensor) -> tf.Tensor:
+        if self.similarity == "cosine":
+            return unit_vectors(vectors)
+        return tf.cast(vectors, tf.float64 if vectors.dtype == tf.float64 else tf.float32)
+
+    def _considered(
+        self, features: Features, ids: tf.Tensor, is_shared: tf.Tensor
+    ) -> tf.Tensor:
+        batch_size, num_candidates = tf.shape(features[self._id_column])[0], tf.size(ids)
+        mask, known = None, None
+        if not self.in_batch_negatives:
+            is_positive = tf.eye(batch_size, num_candidates, dtype=tf.bool)
+            mask = tf.logical_or(is_positive, is_shared[tf.newaxis, :])
+        if self._known_column in features:
+            known = features[self._known_column]
+            if not isinstance(known, tf.RaggedTensor):
+                known = tf.RaggedTensor.from_tensor(known)
+            known = tf.cast(known.with_values(_replicas.exchangeable(known.values)), ids.dtype)
+        allowed = CandidateFilter(batch_size, num_candidates, mask, ids, True, known)
+        return allowed.considered(0, batch_size)
+
+    def _mixture(self, features: Features, ids: tf.Tensor) -> tf.Tensor | None:
+        """``[num_candidates]``: how likely a draw from this batch's negatives is to give each."""
+        by_popularity = self.in_batch_negatives or self.memory is not None
+        if self._probabilities is None or not by_popularity:
+            return None
+        uniform = _replicas.total(tf.size(features.get(NEGATIVE_PREFIX + self._id_column, [])))
+        popular = tf.size(ids) - uniform
+        if not self.in_batch_negatives:
+            popular -= _replicas.total(tf.size(features[self._id_column]))
+        drawn = mixture_probability(
+            [popular, uniform],
+            [tf.gather(self._probabilities, ids), 1.0 / self._probabilities.shape[0]],
+        )
+        # An item that the log does not have can still be at hand, and needs some probability; so
+        # does everything in a first batch without negatives.
+        least = tf.reduce_min(self._probabilities[self._probabilities > 0.0]) / 2
+        return tf.where(drawn >= least, drawn, least)
+
+
+def _names(inputs: str | Sequence[str]) -> tuple[str, ...]:
+    return (inputs,) if isinstance(inputs, str) else tuple(inputs)
+
+
+def _select(features: Features, inputs: str | Sequence[str]) -> Any:
+    missing = [name for name in _names(inputs) if name not in features]
+    if missing:
+        raise ValueError(
+            f"The features should have the inputs {list(_names(inputs))}. Missing: {missing}. "
+            f"Received: {sorted(features)}."
+        )
+    if isinstance(inputs, str):
+        return features[inputs]
+    return {name: features[name] for name in inputs}
+
+
+def _with_negatives(features: Features, column: str) -> tf.Tensor:
+    positives = _select(features, column)
+    negatives = features.get(NEGATIVE_PREFIX + column)
+    return positives if negatives is None else tf.concat([positives, negatives], axis=0)

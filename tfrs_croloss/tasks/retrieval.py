@@ -1,0 +1,443 @@
+"""The retrieval task of TensorFlow Recommenders, with ranks that are right for these losses."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfrs_croloss import _checks, _replicas
+from tfrs_croloss._keras import require_keras_2
+from tfrs_croloss.losses import _numeric
+from tfrs_croloss.losses._blockwise import Competition, weighted_loss
+from tfrs_croloss.losses._chunk_sums import has_fast_form
+from tfrs_croloss.losses._dense import check_finite, pair_losses
+from tfrs_croloss.losses.croloss import RetrievalLoss
+from tfrs_croloss.losses.ranks import (
+    RankEstimator,
+    count_true,
+    floating,
+    importance_weights,
+    rank_estimator,
+    same_type,
+)
+from tfrs_croloss.tasks._batch import CandidateBatch
+from tfrs_croloss.tasks._candidates import CandidateFilter
+from tfrs_croloss.tasks.catalogue import CatalogueRetrieval
+
+require_keras_2("tfrs_croloss.tasks")
+
+import tensorflow_recommenders as tfrs  # noqa: E402
+
+__all__ = ["CatalogueRetrieval", "Retrieval"]
+
+
+class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
+    """A factorized retrieval task: every query against the candidates of the batch.
+
+    Takes the arguments of ``tfrs.tasks.Retrieval``, and means the same by them. With a loss of this
+    package it also does what a rank needs: candidates that are masked or hit by accident add
+    exactly nothing to it, and sampling probabilities weigh the candidates instead of shifting
+    scores, which is right for every kernel. With any other Keras loss it does what TFRS does.
+
+    Args:
+      loss: ``CROLoss``, ``LambdaCROLoss`` or any Keras loss of one-hot labels and scores. Defaults
+        to softmax cross-entropy summed over the batch, as in TFRS.
+      metrics: one or several ``tfrs.metrics.Factorized`` over the whole catalogue.
+      batch_metrics: Keras metrics of labels and scores within the batch.
+      loss_metrics: Keras metrics that summarise the loss.
+      temperature: scores are divided by it; above 0. The paper's scale of 10 is 0.1 here.
+      num_hard_negatives: how many negatives of the highest score to keep for each query; all, if
+        None or not above 0.
+      remove_accidental_hits: whether to drop negatives that have the id of the positive; needs
+        ``candidate_ids``.
+      name: of the task.
+      num_items: size of the catalogue, for losses of this package that were not given it.
+      memory_budget: in bytes, for the scores of one block of queries, where nothing that is asked
+        for needs all scores at once (batch metrics, hard negatives, several heads, kernels of your
+        own, the reduction ``"none"`` and ``check_scores`` do).
+      global_negatives: whether, under a ``tf.distribute`` strategy with several replicas, queries
+        meet the candidates of all of them. The sum of the replicas' losses is then the loss of the
+        whole batch on one.
+    """
+
+    def __init__(
+        self,
+        loss: tf.keras.losses.Loss | None = None,
+        metrics: Sequence[tfrs.metrics.Factorized] | tfrs.metrics.Factorized | None = None,
+        batch_metrics: list[tf.keras.metrics.Metric] | None = None,
+        loss_metrics: list[tf.keras.metrics.Metric] | None = None,
+        temperature: float | None = None,
+        num_hard_negatives: int | None = None,
+        remove_accidental_hits: bool = False,
+        name: str | None = None,
+        *,
+        num_items: int | None = None,
+        memory_budget: int | None = None,
+        global_negatives: bool = True,
+    ) -> None:
+        # Keras would cast the queries, and the queries alone, to the layer's own type.
+        super().__init__(name=name, autocast=False)
+        self._memory_budget = _checks.bytes_or_none("memory_budget", memory_budget)
+        self._global_negatives = bool(global_negatives)
+        self._loss = loss if loss is not None else tf.keras.losses.CategoricalCrossentropy(
+            from_logits=True, reduction=tf.keras.losses.Reduction.SUM
+        )
+        self._num_items = _num_items(self._loss, _checks.catalogue_size("num_items", num_items))
+        if temperature is not None:
+            temperature = _checks.positive_number(
+                "temperature", temperature, remedy="Use 1 / tau: 0.1 for the paper's tau of 10."
+            )
+        self._temperature = temperature
+        self._num_hard_negatives = num_hard_negatives
+        self._remove_accidental_hits = remove_accidental_hits
+        self._batch_metrics = batch_metrics or []
+        self._loss_metrics = loss_metrics or []
+        self.factorized_metrics = metrics
+
+    @property
+    def factorized_metrics(self) -> Sequence[tfrs.metrics.Factorized]:
+        """The metrics over the whole catalogue."""
+        return self._factorized_metrics
+
+    @factorized_metrics.setter
+    def factorized_metrics(
+        self, value: Sequence[tfrs.metrics.Factorized] | tfrs.metrics.Factorized | None
+    ) -> None:
+        if value is None:
+            value = []
+        self._factorized_metrics = list(value) if isinstance(value, Sequence) else [value]
+
+    def call(
+        self,
+        query_embeddings: tf.Tensor,
+        candidate_embeddings: tf.Tensor,
+        sample_weight: tf.Tensor | None = None,
+        candidate_sampling_probability: tf.Tensor | None = None,
+        candidate_ids: tf.Tensor | None = None,
+        compute_metrics: bool = True,
+        compute_batch_metrics: bool = True,
+        score_mask: tf.Tensor | None = None,
+        known_positive_ids: tf.RaggedTensor | tf.Tensor | None = None,
+        candidates_are_global: bool = False,
+    ) -> tf.Tensor:
+        """Computes the loss and updates the metrics.
+
+        Args:
+          query_embeddings: ``[num_queries, embedding_dim]``, or ``[num_queries, num_heads,
+            embedding_dim]``, of which the best head scores each candidate.
+          candidate_embeddings: ``[num_candidates, embedding_dim]``. Row i is the positive of query
+            i; rows past ``num_queries`` are further negatives for all.
+          sample_weight: ``[num_queries]``.
+          candidate_sampling_probability: ``[num_candidates]``: the probability with which the
+            sampler draws each candidate, for in-batch negatives its share of the log.
+          candidate_ids: ``[num_candidates]``.
+          compute_metrics: whether to update the metrics over the whole catalogue.
+          compute_batch_metrics: whether to update the metrics within the batch.
+          score_mask: ``[num_queries, num_candidates]`` booleans; candidates at False are not
+            considered.
+          known_positive_ids: ``[num_queries, (ids)]`` ragged: other items that the query's user
+            chose, which are not to be taken for negatives. A dense matrix is taken as it is,
+            padding included: pad with an id of no candidate. Needs ``candidate_ids``.
+          candidates_are_global: whether the candidates of the other replicas are among those given
+            already, after this replica's own.
+
+        Returns:
+          The loss, reduced as the loss says.
+        """
+        query_embeddings, candidate_embeddings = same_type(
+            floating("query_embeddings", query_embeddings),
+            floating("candidate_embeddings", candidate_embeddings),
+        )
+        _check_embeddings(query_embeddings, candidate_embeddings)
+        if self._global_negatives and not candidates_are_global and _replicas.count() > 1:
+            columns = {"embeddings": candidate_embeddings}
+            if candidate_ids is not None:
+                columns["ids"] = tf.reshape(tf.convert_to_tensor(candidate_ids), [-1])
+            if candidate_sampling_probability is not None:
+                columns["probabilities"] = tf.convert_to_tensor(candidate_sampling_probability)
+            gathered = _replicas.all_candidates(columns)
+            if score_mask is not None:
+                others = tf.shape(gathered["embeddings"])[0] - tf.shape(candidate_embeddings)[0]
+                score_mask = tf.pad(
+                    tf.cast(score_mask, tf.bool), [[0, 0], [0, others]], constant_values=True
+                )
+            candidate_embeddings = gathered["embeddings"]
+            candidate_ids = gathered.get("ids")
+            candidate_sampling_probability = gathered.get("probabilities")
+            if known_positive_ids is not None:
+                known_positive_ids = _exchangeable(known_positive_ids)
+        allowed = self._filter(
+            query_embeddings, candidate_embeddings, candidate_ids, score_mask, known_positive_ids
+        )
+        batch = None
+        needs_scores = compute_batch_metrics and bool(self._batch_metrics)
+        if not needs_scores and self._can_be_fused(query_embeddings):
+            loss = self._fused_loss(
+                query_embeddings, candidate_embeddings, allowed, candidate_sampling_probability,
+                sample_weight,
+            )
+        else:
+            batch = self._batch(query_embeddings, candidate_embeddings, allowed)
+            loss, batch = self._loss_of_scores(
+                batch, candidate_sampling_probability, sample_weight
+            )
+        updates = [metric.update_state(loss) for metric in self._loss_metrics]
+        if compute_metrics and query_embeddings.shape.rank == 2:
+            num_queries = tf.shape(query_embeddings)[0]
+            positive_ids = None if candidate_ids is None else candidate_ids[:num_queries]
+            updates += [
+                metric.update_state(
+                    query_embeddings,
+                    candidate_embeddings[:num_queries],
+                    true_candidate_ids=positive_ids,
+                    sample_weight=sample_weight,
+                )
+                for metric in self._factorized_metrics
+            ]
+        if needs_scores and batch is not None:
+            labels, masked_scores = batch.labels, batch.masked_scores
+            updates += [
+                metric.update_state(labels, masked_scores, sample_weight=sample_weight)
+                for metric in self._batch_metrics
+            ]
+        with tf.control_dependencies([update for update in updates if update is not None]):
+            return tf.identity(loss)
+
+    def _filter(
+        self,
+        query_embeddings: tf.Tensor,
+        candidate_embeddings: tf.Tensor,
+        candidate_ids: tf.Tensor | None,
+        score_mask: tf.Tensor | None,
+        known_positive_ids: tf.RaggedTensor | tf.Tensor | None,
+    ) -> CandidateFilter:
+        num_queries = tf.shape(query_embeddings)[0]
+        num_candidates = tf.shape(candidate_embeddings)[0]
+        if score_mask is not None:
+            score_mask = _checks.with_shape(
+                "score_mask",
+                tf.cast(score_mask, tf.bool),
+                [query_embeddings.shape[0], candidate_embeddings.shape[0]],
+                [num_queries, num_candidates],
+            )
+        ids, known = None, None
+        if self._remove_accidental_hits or known_positive_ids is not None:
+            if candidate_ids is None:
+                raise ValueError(
+                    "`candidate_ids` should be given where `remove_accidental_hits` is set or "
+                    "`known_positive_ids` is given. Received: None. Pass the id of every candidate."
+                )
+            ids = tf.reshape(tf.convert_to_tensor(candidate_ids), [-1])
+            if known_positive_ids is not None:
+                known = _ragged(known_positive_ids, ids.dtype)
+        return CandidateFilter(
+            num_queries, num_candidates, score_mask, ids, self._remove_accidental_hits, known
+        )
+
+    def _batch(
+        self, query_embeddings: tf.Tensor, candidate_embeddings: tf.Tensor, allowed: CandidateFilter
+    ) -> CandidateBatch:
+        scores = _scores(query_embeddings, candidate_embeddings)
+        if self._temperature is not None:
+            scores = scores / self._temperature
+        mask = None if allowed.lets_all_pass else allowed.considered(0, allowed.num_queries)
+        return CandidateBatch(scores, tf.range(allowed.num_queries), mask)
+
+    def _loss_of_scores(
+        self,
+        batch: CandidateBatch,
+        candidate_sampling_probability: tf.Tensor | None,
+        sample_weight: tf.Tensor | None,
+    ) -> tuple[tf.Tensor, CandidateBatch]:
+        """The loss, and the batch that is left after mining hard negatives."""
+        if isinstance(self._loss, RetrievalLoss):
+            losses, batch = self._rank_losses(batch, self._loss, candidate_sampling_probability)
+            return self._loss.reduce(losses, sample_weight), batch
+        batch, _ = batch.shifted(candidate_sampling_probability).hardest(self._num_hard_negatives)
+        loss = self._loss(
+            y_true=batch.labels, y_pred=batch.masked_scores, sample_weight=sample_weight
+        )
+        return loss, batch
+
+    def _rank_losses(
+        self,
+        batch: CandidateBatch,
+        loss: RetrievalLoss,
+        candidate_sampling_probability: tf.Tensor | None,
+    ) -> tuple[tf.Tensor, CandidateBatch]:
+        """The loss of each query, and the batch that is left after mining hard negatives."""
+        present = batch.positive_considered
+        if present is not None:
+            batch = dataclasses.replace(batch, scores=_checked(batch.scores, present, loss))
+        if loss.check_scores:
+            batch = dataclasses.replace(batch, scores=check_finite(batch.scores, batch.considered))
+        dtype = _numeric.compute_dtype(batch.scores.dtype)
+        estimator = self._estimator(
+            loss,
+            count_true(batch.negatives, dtype),
+            importance_weights(
+                candidate_sampling_probability, dtype, "candidate_sampling_probability"
+            ),
+        )
+        shape = tf.shape(batch.scores)
+        batch, kept = batch.hardest(self._num_hard_negatives)
+        if kept is not None and estimator.candidate_weights is not None:
+            # The negatives that are left out still count in the estimate's n: their share of the
+            # rank is what mining neglects.
+            weights = tf.broadcast_to(estimator.candidate_weights, shape)
+            estimator = dataclasses.replace(
+                estimator, candidate_weights=tf.gather(weights, kept, batch_dims=1)
+            )
+        losses = pair_losses(
+            batch.scores, batch.positive_columns, batch.negatives, estimator, loss.objective
+        )
+        if present is not None:
+            losses = tf.where(present, losses, tf.zeros_like(losses))
+        return losses, batch
+
+    def _can_be_fused(self, query_embeddings: tf.Tensor) -> bool:
+        """Whether nothing that was asked for needs the scores themselves."""
+        return (
+            isinstance(self._loss, RetrievalLoss)
+            and has_fast_form(self._loss.objective)
+            and self._loss.reduction != "none"
+            and not self._loss.check_scores
+            and query_embeddings.shape.rank == 2
+            and (self._num_hard_negatives is None or self._num_hard_negatives <= 0)
+        )
+
+    # Nothing here branches on a tensor, and rewriting it all would take most of a first step.
+    @tf.autograph.experimental.do_not_convert
+    def _fused_loss(
+        self,
+        query_embeddings: tf.Tensor,
+        candidate_embeddings: tf.Tensor,
+        allowed: CandidateFilter,
+        candidate_sampling_probability: tf.Tensor | None,
+        sample_weight: tf.Tensor | None,
+    ) -> tf.Tensor:
+        """The reduced loss, without the score matrix."""
+        loss = self._loss
+        dtype = _numeric.compute_dtype(query_embeddings.dtype)
+        row_weights = loss.reduction_weights(allowed.num_queries, dtype, sample_weight)
+        if allowed.score_mask is not None:
+            present = tf.linalg.diag_part(allowed.score_mask)
+            row_weights = tf.where(
+                present, _checked(row_weights, present, loss), tf.zeros_like(row_weights)
+            )
+        if self._temperature is not None:
+            query_embeddings = query_embeddings / self._temperature
+
+        weights: Any = importance_weights(
+            candidate_sampling_probability, dtype, "candidate_sampling_probability"
+        )
+
+        def block_weights(start: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+            rows = tf.minimum(start + tf.range(size), tf.shape(weights)[0] - 1)
+            return weights if weights.shape[0] == 1 else tf.gather(weights, rows)
+
+        return weighted_loss(
+            query_embeddings,
+            candidate_embeddings,
+            tf.range(allowed.num_queries),
+            row_weights,
+            loss.objective,
+            Competition(
+                lambda count: self._estimator(loss, count, weights),
+                mask=None if allowed.lets_all_pass else allowed.considered,
+                candidate_weights=None if weights is None else block_weights,
+            ),
+            self._memory_budget,
+        )
+
+    def _estimator(
+        self, loss: RetrievalLoss, count: tf.Tensor, candidate_weights: tf.Tensor | None
+    ) -> RankEstimator:
+        return rank_estimator(
+            count,
+            num_items=self._num_items,
+            rank_estimate=loss.rank_estimate,
+            candidate_weights=candidate_weights,
+        )
+
+
+def _checked(values: tf.Tensor, present: tf.Tensor, loss: RetrievalLoss) -> tf.Tensor:
+    """``values``, after an error where a mask hides a query's own candidate."""
+    if loss.mask_rows_without_positive:
+        return values
+    return _checks.rows(
+        values,
+        tf.logical_not(present),
+        "`score_mask` should not hide a query's own candidate. Give such a query a sample_weight "
+        "of 0, or build the loss with mask_rows_without_positive=True.",
+    )
+
+
+def _check_embeddings(query_embeddings: tf.Tensor, candidate_embeddings: tf.Tensor) -> None:
+    if query_embeddings.shape.rank not in (None, 2, 3):
+        raise ValueError(
+            "`query_embeddings` should have shape [num_queries, embedding_dim] or [num_queries, "
+            f"num_heads, embedding_dim]. Received shape: {query_embeddings.shape}."
+        )
+    if candidate_embeddings.shape.rank not in (None, 2):
+        raise ValueError(
+            "`candidate_embeddings` should have shape [num_candidates, embedding_dim]. Received "
+            f"shape: {candidate_embeddings.shape}."
+        )
+    num_queries, num_candidates = query_embeddings.shape[0], candidate_embeddings.shape[0]
+    if None not in (num_queries, num_candidates) and num_candidates < num_queries:
+        raise ValueError(
+            "`candidate_embeddings` should have a row for every query: row i is the positive of "
+            f"query i. Received: {num_queries} queries and {num_candidates} candidates."
+        )
+    if not query_embeddings.shape[-1:].is_compatible_with(candidate_embeddings.shape[-1:]):
+        raise ValueError(
+            "`candidate_embeddings` should have the embedding_dim of `query_embeddings`. Received "
+            f"shapes: {query_embeddings.shape} and {candidate_embeddings.shape}."
+        )
+
+
+def _scores(query_embeddings: tf.Tensor, candidate_embeddings: tf.Tensor) -> tf.Tensor:
+    """``[num_queries, num_candidates]`` inner products, of the best head where there are many."""
+    if query_embeddings.shape.rank == 3:
+        heads = tf.einsum("qhd,cd->qhc", query_embeddings, candidate_embeddings)
+        return tf.reduce_max(heads, axis=1)
+    return tf.matmul(query_embeddings, candidate_embeddings, transpose_b=True)
+
+
+def _exchangeable(known_positive_ids: Any) -> Any:
+    """The ids in the form that ids of candidates have after an exchange between replicas."""
+    if isinstance(known_positive_ids, tf.RaggedTensor):
+        return known_positive_ids.with_values(_replicas.exchangeable(known_positive_ids.values))
+    return _replicas.exchangeable(tf.convert_to_tensor(known_positive_ids))
+
+
+def _ragged(known_positive_ids: Any, dtype: tf.DType) -> tf.RaggedTensor:
+    if not isinstance(known_positive_ids, tf.RaggedTensor):
+        known_positive_ids = tf.RaggedTensor.from_tensor(known_positive_ids)
+    if known_positive_ids.dtype != dtype and tf.string in (known_positive_ids.dtype, dtype):
+        raise ValueError(
+            "`known_positive_ids` should have the type of `candidate_ids`. Received: "
+            f"{known_positive_ids.dtype.name} and {dtype.name}."
+        )
+    return tf.cast(known_positive_ids, dtype)
+
+
+def _num_items(loss: tf.keras.losses.Loss, num_items: int | None) -> int | None:
+    """The catalogue size, from the task or from its loss."""
+    if not isinstance(loss, RetrievalLoss):
+        if num_items is not None:
+            raise ValueError(
+                "`num_items` should be given with a loss that ranks. Received: "
+                f"num_items={num_items} and {type(loss).__name__}. Use CROLoss or LambdaCROLoss."
+            )
+        return None
+    if None not in (num_items, loss.num_items) and num_items != loss.num_items:
+        raise ValueError(
+            f"`num_items` should be that of the loss. Received: {num_items} for the task and "
+            f"{loss.num_items} for the loss. Give it to one of them."
+        )
+    return loss.num_items if num_items is None else num_items
