@@ -1,3 +1,5 @@
+"""The package; its metadata and dependencies are in setup.cfg."""
+
 from setuptools import setup
 
 setup()

@@ -83,8 +83,14 @@ def extra_memory(form: str, num_queries: int, num_items: int) -> float:
     """Bytes that a step takes beyond the embeddings, in a process of its own: all that it takes."""
     peaks = [
         harness.peak_memory_of(
-            "benchmarks.catalogue", "--form", form, "--shape", str(num_queries), str(num_items),
-            "--calls", str(calls),
+            "benchmarks.catalogue",
+            "--form",
+            form,
+            "--shape",
+            str(num_queries),
+            str(num_items),
+            "--calls",
+            str(calls),
         )
         for calls in (0, 2)
     ]

@@ -57,12 +57,8 @@ def contenders(
         if abs(first - ours.recall[50]) > 2.0 / num_queries:
             raise AssertionError(f"{name} found Recall@50 {first}, we {ours.recall[50]}")
     return {
-        PRODUCT: lambda: tf.matmul(query_tensor, candidates, transpose_b=True)[
-            0, 0
-        ].numpy(),
-        OURS: lambda: metrics.evaluate(
-            query_tensor, candidates, positives, cutoffs=CUTOFFS
-        ),
+        PRODUCT: lambda: tf.matmul(query_tensor, candidates, transpose_b=True)[0, 0].numpy(),
+        OURS: lambda: metrics.evaluate(query_tensor, candidates, positives, cutoffs=CUTOFFS),
         **calls,
     }
 

@@ -31,9 +31,7 @@ def losses() -> dict[str, tfrs_croloss.losses.RetrievalLoss]:
     return named
 
 
-def contenders(
-    num_queries: int, num_candidates: int, dim: int
-) -> dict[str, Callable[[], object]]:
+def contenders(num_queries: int, num_candidates: int, dim: int) -> dict[str, Callable[[], object]]:
     """What is timed, on cosine scores times ten."""
     random = np.random.default_rng(0)
     queries, candidates = (

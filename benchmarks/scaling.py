@@ -186,7 +186,7 @@ def _loopback_bytes(folder: pathlib.Path, shape: Shape, steps: int) -> int:
         each.close()
     before = _received()
     processes = []
-    for number, kind in enumerate(("chief", "worker")):
+    for kind in ("chief", "worker"):
         cluster = {"chief": addresses[:1], "worker": addresses[1:]}
         config = {"cluster": cluster, "task": {"type": kind, "index": 0}}
         processes.append(

@@ -90,13 +90,13 @@ class Load:
         timeout = aiohttp.ClientTimeout(total=60)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             await asyncio.gather(
-                *(self._ask(session, random.Random(place), end)
-                  for place in range(self._connections))
+                *(
+                    self._ask(session, random.Random(place), end)
+                    for place in range(self._connections)
+                )
             )
 
-    async def _ask(
-        self, session: aiohttp.ClientSession, choice: random.Random, end: float
-    ) -> None:
+    async def _ask(self, session: aiohttp.ClientSession, choice: random.Random, end: float) -> None:
         while (started := time.perf_counter()) < end:
             try:
                 async with session.post(self._url, data=choice.choice(self._bodies)) as response:
@@ -132,9 +132,25 @@ async def _publish(
 
 def _start(folder: Path) -> tuple[subprocess.Popen[str], str]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "pipelines", "serve", "--model", str(folder), "--port", "0",
-         "--grpc-port", "0", "--name", "load", "--poll-seconds", "0.5"],
-        stdout=subprocess.PIPE, text=True, env={**os.environ},
+        [
+            sys.executable,
+            "-m",
+            "pipelines",
+            "serve",
+            "--model",
+            str(folder),
+            "--port",
+            "0",
+            "--grpc-port",
+            "0",
+            "--name",
+            "load",
+            "--poll-seconds",
+            "0.5",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ},
     )
     assert process.stdout is not None
     found = re.search(r"REST (\S+),", process.stdout.readline())
@@ -146,19 +162,26 @@ def _start(folder: Path) -> tuple[subprocess.Popen[str], str]:
 def _bodies(ids: list[str], count: int = 500) -> list[bytes]:
     choice = random.Random(SEED)
     return [
-        json.dumps({"instances": [choice.sample(ids, min(len(ids), choice.choice((3, 5, 8))))]})
-        .encode() for _ in range(count)
+        json.dumps(
+            {"instances": [choice.sample(ids, min(len(ids), choice.choice((3, 5, 8))))]}
+        ).encode()
+        for _ in range(count)
     ]
 
 
 def _warmup_ids(model: Path) -> list[str]:
     """Item ids of a model's warm-up requests, or ids that it will not know."""
     from pipelines.serve.saved_model import SavedModel
-    newest = max((path for path in model.iterdir() if path.name.isdecimal()),
-                 key=lambda path: int(path.name))
+
+    newest = max(
+        (path for path in model.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name)
+    )
     loaded = SavedModel(newest)
-    ids = {item.decode() for _, inputs in loaded.warmup_requests()
-           for item in inputs.get("history", np.array([], object)).ravel()}
+    ids = {
+        item.decode()
+        for _, inputs in loaded.warmup_requests()
+        for item in inputs.get("history", np.array([], object)).ravel()
+    }
     loaded.close()
     return sorted(ids - {""}) or ["a", "b", "c", "d", "e", "f", "g", "h"]
 

@@ -11,12 +11,12 @@ import matplotlib
 
 matplotlib.use("Agg")
 
-import matplotlib.pyplot as plt  # noqa: E402
-import numpy as np  # noqa: E402
-import tensorflow as tf  # noqa: E402
+import matplotlib.pyplot as plt
+import numpy as np
+import tensorflow as tf
 
-import tfrs_croloss  # noqa: E402
-from tfrs_croloss.losses import kernels  # noqa: E402
+import tfrs_croloss
+from tfrs_croloss.losses import kernels
 
 NUM_ITEMS = 313_966  # Amazon Books, the paper's smaller data set
 ALPHAS = (0.0, 0.6, 1.0, 1.4, 2.0)
@@ -53,8 +53,13 @@ def draw_weights(axes: plt.Axes) -> None:
         weighting = tfrs_croloss.PowerWeighting(alpha, normalized=True)
         items = tf.constant(float(NUM_ITEMS), tf.float64)
         density = weighting.density(tf.constant(ranks), items).numpy()
-        axes.plot(ranks, 100 * density * ranks * np.log(2), label=f"alpha = {alpha:g}", color=color,
-                  linewidth=2)
+        axes.plot(
+            ranks,
+            100 * density * ranks * np.log(2),
+            label=f"alpha = {alpha:g}",
+            color=color,
+            linewidth=2,
+        )
     axes.set(
         title=f"Where the weight lies, of {NUM_ITEMS:,} items",
         xlabel="rank of the positive",

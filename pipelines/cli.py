@@ -25,12 +25,12 @@ def separator(text: str) -> str:
 
 
 def count(text: str) -> int:
-    """0, 1, 2, …"""
+    """A whole number of at least 0."""
     return _whole(text, 0)
 
 
 def positive(text: str) -> int:
-    """1, 2, 3, …"""
+    """A whole number of at least 1."""
     return _whole(text, 1)
 
 

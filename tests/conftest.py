@@ -11,7 +11,7 @@ import pytest
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from tests.support.tiny_run import ROOT, python_output, tiny_data, tiny_run  # noqa: E402, F401
+from tests.support.tiny_run import ROOT, python_output, tiny_data, tiny_run  # noqa: F401
 
 SHARED_DATA = ROOT.parent / "shared" / "data"
 

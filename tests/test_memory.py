@@ -55,7 +55,9 @@ def test_what_is_remembered_gets_no_gradient_and_counts_as_a_negative():
         tape.watch([old, new])
         found = memory.extend(new, [9], 0.25)
         loss = Retrieval(CROLoss(num_items=100))(
-            queries, found.embeddings, candidate_ids=found.ids,
+            queries,
+            found.embeddings,
+            candidate_ids=found.ids,
             candidate_sampling_probability=found.sampling_probability,
         )
     gradients = tape.gradient(loss, [old, new])
@@ -82,10 +84,13 @@ def test_the_mixture_of_two_samplers_is_right_on_average():
     popularity /= popularity.sum()
     exact = 1.0 + np.sum(1 / (1 + np.exp(0.4 - scores)))
     draws = 40_000
-    items = np.concatenate([
-        generator.choice(30, size=[draws, 3], p=popularity),
-        generator.integers(0, 30, size=[draws, 2]),
-    ], axis=1)
+    items = np.concatenate(
+        [
+            generator.choice(30, size=[draws, 3], p=popularity),
+            generator.integers(0, 30, size=[draws, 2]),
+        ],
+        axis=1,
+    )
     chance = mixture_probability([3, 2], [popularity[items], 1 / 30]).numpy()
     estimates = soft_rank(
         np.concatenate([np.full([draws, 1], 0.4), scores[items]], axis=1),
@@ -95,11 +100,14 @@ def test_the_mixture_of_two_samplers_is_right_on_average():
     assert abs(estimates.mean() - exact) < 4 * estimates.std() / np.sqrt(draws)
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda: CandidateMemory(0, 4), "`capacity`"),
-    (lambda: CandidateMemory(4, -1), "`dim`"),
-    (lambda: mixture_probability([1], [0.5, 0.5]), "`probabilities` should have one entry"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: CandidateMemory(0, 4), "`capacity`"),
+        (lambda: CandidateMemory(4, -1), "`dim`"),
+        (lambda: mixture_probability([1], [0.5, 0.5]), "`probabilities` should have one entry"),
+    ],
+)
 def test_errors_name_the_argument(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -225,9 +225,7 @@ def test_mixed_precision_skips_steps_that_overflow():
         tf.keras.mixed_precision.set_global_policy("mixed_float16")
         model = embedding_model()
         optimizer = LazyAdam(0.05)
-        model.compile(
-            optimizer=tf.keras.mixed_precision.LossScaleOptimizer(optimizer), loss="mse"
-        )
+        model.compile(optimizer=tf.keras.mixed_precision.LossScaleOptimizer(optimizer), loss="mse")
         before = model.layers[0].embeddings.numpy()
         losses = model.fit(inputs, labels, epochs=15, batch_size=16, verbose=0).history["loss"]
     finally:

@@ -8,7 +8,7 @@ the cost of a step depends on the rows in the batch and not on the size of the t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any
 
 import tensorflow as tf
 
@@ -70,13 +70,13 @@ class LazyAdam(tf.keras.optimizers.Adam):
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
         amsgrad: bool = False,
-        weight_decay: Optional[float] = None,
-        clipnorm: Optional[float] = None,
-        clipvalue: Optional[float] = None,
-        global_clipnorm: Optional[float] = None,
+        weight_decay: float | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
         use_ema: bool = False,
         ema_momentum: float = 0.99,
-        ema_overwrite_frequency: Optional[int] = None,
+        ema_overwrite_frequency: int | None = None,
         jit_compile: bool = False,
         name: str = "LazyAdam",
         **kwargs: Any,

@@ -226,7 +226,7 @@ def _clean_up(final: Path) -> None:
         return
     prefix = f".tmp-{final.name}-"
     for leftover in final.parent.iterdir():
-        rest = leftover.name[len(prefix):].split("-")
+        rest = leftover.name[len(prefix) :].split("-")
         is_ours = leftover.name.startswith(prefix) and len(rest) == 2 and rest[0].isdigit()
         if not is_ours or not leftover.is_dir() or leftover.is_symlink():
             continue

@@ -7,7 +7,6 @@ import dataclasses
 import html
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Union
 
 from ..train.history import replace_file
 
@@ -67,7 +66,7 @@ class Picture:
     png: bytes
 
 
-Block = Union[Heading, Text, Grid, Picture]
+Block = Heading | Text | Grid | Picture
 
 
 def write_page(folder: Path, title: str, blocks: Sequence[Block]) -> None:

@@ -1,0 +1,1 @@
+"""Prepared data on disk, and the batches that training takes from it."""

@@ -159,9 +159,7 @@ class TrainingInput:
           ``[batch, (ids)]`` ragged int32; with users ``user`` ``[batch]`` int64.
         """
         with contextlib.nullcontext() if self._device is None else tf.device(self._device):
-            users, positions = (
-                _part(values, part, num_parts) for values in self.examples(step)
-            )
+            users, positions = (_part(values, part, num_parts) for values in self.examples(step))
             begins = tf.gather(self._offsets, users)
             starts = tf.maximum(begins, positions - self.options.history_length)
             window = starts[:, tf.newaxis] + tf.range(self.options.history_length, dtype=tf.int64)

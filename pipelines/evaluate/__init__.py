@@ -93,9 +93,7 @@ def _contenders(
     if evaluated.result is None and cluster.is_chief:
         print(f"note: {evaluated.path} is not finished; this is its best validation so far.")
     users = evaluation_users(data, args.split, evaluated.settings)
-    ranks = {
-        "model": trained_ranks(evaluated, data, users, args.exclude_history, cluster)
-    }
+    ranks = {"model": trained_ranks(evaluated, data, users, args.exclude_history, cluster)}
     titles = {"model": evaluated.settings.loss_title}
     for name in dict.fromkeys(args.baselines):
         if name == "popularity":

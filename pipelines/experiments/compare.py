@@ -60,9 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=50,
         help="the N of the Recall@N that decides (%(default)s)",
     )
-    parser.add_argument(
-        "--trials", type=cli.positive, default=8, help="of each loss (%(default)s)"
-    )
+    parser.add_argument("--trials", type=cli.positive, default=8, help="of each loss (%(default)s)")
     parser.add_argument(
         "--temperatures",
         nargs=2,
@@ -120,9 +118,7 @@ def run(args: argparse.Namespace) -> None:
     _check(args, seeds)
     temperatures = Range(args.temperatures[0], args.temperatures[1], logarithmic=True)
     variants = {
-        name: [
-            trial(name, contestant, number, base, temperatures) for number in range(num_trials)
-        ]
+        name: [trial(name, contestant, number, base, temperatures) for number in range(num_trials)]
         for name, contestant in named(args.losses).items()
     }
     # Better now than after hours of training the others.

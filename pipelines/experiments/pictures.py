@@ -144,7 +144,8 @@ def _curve(seeds: Seeds, average: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _band_labels(ends: Sequence[int]) -> list[str]:
-    """
+    """Names of bands of ranks that end at these ranks; 0 for the rest.
+
     >>> _band_labels([10, 50, 0])
     ['1–10', '11–50', 'over 50']
     """

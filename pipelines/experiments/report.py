@@ -25,9 +25,7 @@ def by_seed(results: Iterable[Result | None]) -> Seeds:
 
 def recalls(seeds: Seeds, size: int, average: str) -> dict[int, float]:
     """Test Recall@N in percent, by seed."""
-    return {
-        seed: 100 * result["test"][average][f"recall@{size}"] for seed, result in seeds.items()
-    }
+    return {seed: 100 * result["test"][average][f"recall@{size}"] for seed, result in seeds.items()}
 
 
 def recall_summary(seeds: Seeds, size: int, average: str) -> Summary:

@@ -71,9 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what ``reproduce`` and ``compare`` have in common."""
-    parser.add_argument(
-        "--seeds", type=cli.positive, default=3, help="how many (%(default)s)"
-    )
+    parser.add_argument("--seeds", type=cli.positive, default=3, help="how many (%(default)s)")
     parser.add_argument(
         "--first-seed", type=cli.count, default=1, help="the others follow (%(default)s)"
     )
@@ -202,9 +200,7 @@ class Page:
             blocks = report.flat_blocks(rows, self._average, table.reference, published)
             if table.name == "mining":
                 blocks += self._mining_blocks(rows)
-            return blocks + report.picture_blocks(
-                rows, self._average, table.reference, table.name
-            )
+            return blocks + report.picture_blocks(rows, self._average, table.reference, table.name)
         grid: dict[str, dict[str, report.Seeds]] = {}
         printed: dict[str, dict[str, dict[int, float]]] = {}
         for entry in table.entries:
@@ -270,9 +266,7 @@ def _label(entry: Entry) -> str:
     return f"{entry.row} {entry.column}".strip()
 
 
-def _best_of_each_row(
-    found: dict[Entry, report.Seeds], average: str, size: int
-) -> report.Rows:
+def _best_of_each_row(found: dict[Entry, report.Seeds], average: str, size: int) -> report.Rows:
     best: dict[str, tuple[float, str, report.Seeds]] = {}
     for entry, seeds in found.items():
         mean = report.recall_summary(seeds, size, average).mean

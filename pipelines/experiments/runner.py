@@ -188,7 +188,8 @@ def headline(result: Result) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """
+    """A duration as a person would say it.
+
     >>> _duration(42), _duration(150), _duration(7500)
     ('42 s', '2 min', '2 h 05 min')
     """

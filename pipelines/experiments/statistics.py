@@ -48,9 +48,7 @@ class PairedTest:
     num: int
 
 
-def paired_test(
-    values: Mapping[int, float], reference: Mapping[int, float]
-) -> PairedTest | None:
+def paired_test(values: Mapping[int, float], reference: Mapping[int, float]) -> PairedTest | None:
     """Tests ``values`` against ``reference``, both by seed; None for fewer than two in common."""
     seeds = sorted(set(values) & set(reference))
     if len(seeds) < 2:

@@ -50,9 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="the N of the Recall@N to search for",
     )
-    parser.add_argument(
-        "--trials", type=cli.positive, default=30, help="in all (%(default)s)"
-    )
+    parser.add_argument("--trials", type=cli.positive, default=30, help="in all (%(default)s)")
     parser.add_argument(
         "--seed", type=cli.count, default=0, help="of the search and of the runs (0)"
     )

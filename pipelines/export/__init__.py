@@ -256,7 +256,9 @@ def _describe(recommender: Recommender) -> dict[str, Any]:
     def shapes(specs: dict[str, Any]) -> dict[str, str]:
         return {
             name: f"{spec.dtype.name} "
-            + "[" + ", ".join("any" if size is None else str(size) for size in spec.shape) + "]"
+            + "["
+            + ", ".join("any" if size is None else str(size) for size in spec.shape)
+            + "]"
             for name, spec in sorted(specs.items())
         }
 

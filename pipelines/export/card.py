@@ -72,7 +72,7 @@ def model_card(record: dict[str, Any]) -> str:
         ),
         "",
         'Histories and lists of ids are padded with `""`. Unknown ids in a history are skipped; '
-        "`is_default` says that none was known. Places without an item have the id `\"\"`; "
+        '`is_default` says that none was known. Places without an item have the id `""`; '
         "`num_results` counts the others.",
         "",
         "## Versions",

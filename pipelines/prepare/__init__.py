@@ -87,9 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     filters.add_argument(
         "--dedup", action="store_true", help="keep a user's first interaction with each item"
     )
-    filters.add_argument(
-        "--split", type=cli.shares, default="8:1:1", help="users (%(default)s)"
-    )
+    filters.add_argument("--split", type=cli.shares, default="8:1:1", help="users (%(default)s)")
     filters.add_argument(
         "--history-share",
         type=cli.share,
@@ -222,9 +220,7 @@ def _prepare(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
             writer.write_item_ids(engine, folder)
             statistics["splits"] = {}
             for name in SPLITS:
-                entry = writer.write_split(
-                    engine, folder, name, source.split, args.history_share
-                )
+                entry = writer.write_split(engine, folder, name, source.split, args.history_share)
                 statistics["splits"][name] = {**entry, "dropped_users": dropped[name]}
             counts = writer.write_item_counts(folder, statistics["items"])
             statistics["items_not_in_train"] = int((counts == 0).sum())

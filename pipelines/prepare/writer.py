@@ -99,7 +99,7 @@ def write_item_counts(folder: Path, num_items: int) -> np.ndarray:
     items = np.load(folder / "train" / "items.npy", mmap_mode="r", allow_pickle=False)
     counts = np.zeros(num_items, np.int64)
     for start in range(0, len(items), BATCH_ROWS):
-        counts += np.bincount(items[start:start + BATCH_ROWS], minlength=num_items)
+        counts += np.bincount(items[start : start + BATCH_ROWS], minlength=num_items)
     np.save(folder / "item_counts.npy", counts, allow_pickle=False)
     return counts
 

@@ -1,0 +1,1 @@
+"""A training run: its settings, its loss and model, its folder, checkpoints and ranks."""

@@ -143,6 +143,4 @@ def _best_folder(run_folder: Path) -> Path:
 
 
 def _weights(model: TwoTowerModel) -> tf.train.Checkpoint:
-    return tf.train.Checkpoint(
-        query_tower=model.query_tower, candidate_tower=model.candidate_tower
-    )
+    return tf.train.Checkpoint(query_tower=model.query_tower, candidate_tower=model.candidate_tower)

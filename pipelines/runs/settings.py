@@ -168,9 +168,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         "take every item for a negative, in place of a sample",
         action=flag,
     )
-    option(
-        examples, "--in-batch-negatives", "take the other examples' items as well", action=flag
-    )
+    option(examples, "--in-batch-negatives", "take the other examples' items as well", action=flag)
     option(
         examples,
         "--memory-size",

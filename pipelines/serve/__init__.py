@@ -26,52 +26,73 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     versions = parser.add_argument_group("versions")
     versions.add_argument(
-        "--poll-seconds", type=_seconds, default=2.0,
+        "--poll-seconds",
+        type=_seconds,
+        default=2.0,
         help="how often to look for new versions (%(default)s)",
     )
     versions.add_argument(
-        "--keep-versions", type=cli.positive, default=1,
+        "--keep-versions",
+        type=cli.positive,
+        default=1,
         help="how many of the newest versions answer (%(default)s)",
     )
     batches = parser.add_argument_group("batches")
     batches.add_argument(
-        "--max-batch", type=cli.positive, default=64,
+        "--max-batch",
+        type=cli.positive,
+        default=64,
         help="rows that run together; 1 switches batching off (%(default)s)",
     )
     batches.add_argument(
-        "--batch-wait-ms", type=_seconds, default=1.0,
+        "--batch-wait-ms",
+        type=_seconds,
+        default=1.0,
         help="how long a request waits for others (%(default)s)",
     )
     batches.add_argument(
-        "--threads", type=cli.positive, default=max(2, os.cpu_count() or 1),
+        "--threads",
+        type=cli.positive,
+        default=max(2, os.cpu_count() or 1),
         help="batches that run at the same time (%(default)s)",
     )
     limits = parser.add_argument_group("limits")
     limits.add_argument(
-        "--max-body-mb", type=cli.positive, default=8,
+        "--max-body-mb",
+        type=cli.positive,
+        default=8,
         help="size of a request (%(default)s)",
     )
     limits.add_argument(
         "--max-rows", type=cli.positive, default=1024, help="rows of a request (%(default)s)"
     )
     limits.add_argument(
-        "--max-top-n", type=cli.positive,
+        "--max-top-n",
+        type=cli.positive,
         help="largest value of an input named top_n (what the model allows)",
     )
     limits.add_argument(
-        "--max-queue", type=cli.positive, default=1024,
+        "--max-queue",
+        type=cli.positive,
+        default=1024,
         help="requests that may wait; more are refused with 503 (%(default)s)",
     )
     limits.add_argument(
-        "--max-in-flight", type=cli.positive, default=1024,
+        "--max-in-flight",
+        type=cli.positive,
+        default=1024,
         help="requests at the same time in each protocol (%(default)s)",
     )
     limits.add_argument(
-        "--max-connections", type=cli.positive, default=2048,
+        "--max-connections",
+        type=cli.positive,
+        default=2048,
         help="open HTTP connections (%(default)s)",
     )
     limits.add_argument(
-        "--drain-seconds", type=_seconds, default=30.0,
+        "--drain-seconds",
+        type=_seconds,
+        default=30.0,
         help="how long requests may take to finish after SIGTERM (%(default)s)",
     )
 

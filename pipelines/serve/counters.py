@@ -26,29 +26,40 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
-            "serve_requests", "Requests answered.", ["protocol", "kind", "status"],
+            "serve_requests",
+            "Requests answered.",
+            ["protocol", "kind", "status"],
             registry=self.registry,
         )
         self.seconds = Histogram(
-            "serve_request_seconds", "Seconds from the head of a request to its answer.",
-            ["protocol", "kind"], buckets=_SECONDS, registry=self.registry,
+            "serve_request_seconds",
+            "Seconds from the head of a request to its answer.",
+            ["protocol", "kind"],
+            buckets=_SECONDS,
+            registry=self.registry,
         )
         self.in_flight = Gauge(
-            "serve_in_flight", "Requests being read, run or answered.", ["protocol"],
+            "serve_in_flight",
+            "Requests being read, run or answered.",
+            ["protocol"],
             registry=self.registry,
         )
         self.queue = Gauge(
             "serve_queue", "Requests waiting for a turn of the model.", registry=self.registry
         )
         self.batch_requests = Histogram(
-            "serve_batch_requests", "Requests run together.", buckets=_SIZES,
+            "serve_batch_requests",
+            "Requests run together.",
+            buckets=_SIZES,
             registry=self.registry,
         )
         self.batch_rows = Histogram(
             "serve_batch_rows", "Rows run together.", buckets=_SIZES, registry=self.registry
         )
         self.version = Gauge(
-            "serve_model_version", "Newest version that answers.", ["model"],
+            "serve_model_version",
+            "Newest version that answers.",
+            ["model"],
             registry=self.registry,
         )
         self.loads = Counter(

@@ -70,10 +70,10 @@ def from_model(error: Exception) -> RequestError:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of a TensorFlow error that says something, without names of nodes.
+    r"""The first line of a TensorFlow error that says something, without names of nodes.
 
-    >>> first_line(ValueError("2 root error(s) found.\\n  (0) INVALID_ARGUMENT: assertion failed: "
-    ...                       "[top_n should be at most 5. Received:] [7]\\n\\t [[{{node a}}]]"))
+    >>> first_line(ValueError("2 root error(s) found.\n  (0) INVALID_ARGUMENT: assertion failed: "
+    ...                       "[top_n should be at most 5. Received:] [7]\n\t [[{{node a}}]]"))
     'top_n should be at most 5. Received: 7'
     """
     text = error.message if isinstance(error, tf.errors.OpError) else str(error)

@@ -159,14 +159,17 @@ def to_values(name: str, value: np.ndarray) -> Any:
 
 def _from_rows(signature: Signature, instances: Any) -> dict[str, Any]:
     if not isinstance(instances, list) or not instances:
-        raise invalid(f"instances should be a list with something in it. Received: "
-                      f"{_kind(instances)}.")
+        raise invalid(
+            f"instances should be a list with something in it. Received: {_kind(instances)}."
+        )
     named = [isinstance(instance, dict) and not _is_bytes(instance) for instance in instances]
     if not any(named):
         return _named(signature, instances)
     if not all(named):
-        raise invalid(f"instances should all be objects or all be bare values. Received: "
-                      f"{_kind(instances[named.index(False)])} at {named.index(False)}.")
+        raise invalid(
+            f"instances should all be objects or all be bare values. Received: "
+            f"{_kind(instances[named.index(False)])} at {named.index(False)}."
+        )
     for place, instance in enumerate(instances):
         try:
             signature.check_names(set(instance))

@@ -121,9 +121,7 @@ class RestApi:
         if kind == "health":
             return self._health()
         if kind == "metrics":
-            return web.Response(
-                body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE}
-            )
+            return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
         assert found is not None
         if found["label"] is not None:
             raise RequestError(
@@ -134,9 +132,13 @@ class RestApi:
             return await self._predict(request, name, number)
         if kind == "metadata":
             return self._metadata(name, number)
-        return _json({"model_version_status": [
-            _status(version) for version in self._model.statuses(name, number)
-        ]})
+        return _json(
+            {
+                "model_version_status": [
+                    _status(version) for version in self._model.statuses(name, number)
+                ]
+            }
+        )
 
     def _health(self) -> web.Response:
         available = self._model.available()
@@ -151,12 +153,16 @@ class RestApi:
                 preserving_proto_field_name=True,
                 always_print_fields_with_no_presence=True,
             )
-            return _json({
-                "model_spec": {
-                    "name": name, "signature_name": "", "version": str(version.number)
-                },
-                "metadata": {"signature_def": signatures},
-            })
+            return _json(
+                {
+                    "model_spec": {
+                        "name": name,
+                        "signature_name": "",
+                        "version": str(version.number),
+                    },
+                    "metadata": {"signature_def": signatures},
+                }
+            )
 
     async def _predict(self, request: web.Request, name: str, number: int | None) -> web.Response:
         with self._model.use(name, number):

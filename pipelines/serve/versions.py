@@ -231,14 +231,22 @@ class Model:
             version.end(error.code, error.message)
             self._metrics.loads.labels("failed").inc()
             serving = [other.number for other in self.available()]
-            log.error("version %d failed to load: %s (serving: %s)", number, error.message,
-                      ", ".join(map(str, serving)) or "none")
+            log.error(
+                "version %d failed to load: %s (serving: %s)",
+                number,
+                error.message,
+                ", ".join(map(str, serving)) or "none",
+            )
             return
         version.start(model, self._make_batcher(model))
         self._metrics.loads.labels("loaded").inc()
         self._metrics.version.labels(self.name).set(self.available()[0].number)
-        log.info("version %d answers: loaded in %.1f s, %d warm-up requests", number,
-                 loop.time() - started, model.num_warmup_requests)
+        log.info(
+            "version %d answers: loaded in %.1f s, %d warm-up requests",
+            number,
+            loop.time() - started,
+            model.num_warmup_requests,
+        )
 
     def _start_unloading(self, version: Version) -> None:
         version.state = State.UNLOADING

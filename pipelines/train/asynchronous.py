@@ -24,9 +24,7 @@ class AsynchronousSteps:
       training_input: what the batches come from.
     """
 
-    def __init__(
-        self, strategy: Any, model: TwoTowerModel, training_input: TrainingInput
-    ) -> None:
+    def __init__(self, strategy: Any, model: TwoTowerModel, training_input: TrainingInput) -> None:
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
         def arrays() -> tf.data.Dataset:

@@ -187,9 +187,7 @@ def train(
     policy = "mixed_float16" if settings.mixed_precision else "float32"
     tf.keras.mixed_precision.set_global_policy(policy)
     try:
-        return _train(
-            run, data, checkpoint_steps, after_validation, pictures, cluster or Cluster()
-        )
+        return _train(run, data, checkpoint_steps, after_validation, pictures, cluster or Cluster())
     finally:
         tf.keras.mixed_precision.set_global_policy("float32")
 
@@ -205,17 +203,13 @@ def _train(
     settings = run.settings
     tf.keras.utils.set_random_seed(settings.seed % 2**32)
     training_input = TrainingInput(data.split("train"), data.num_items, settings.window_options)
-    validation_users = evaluation_users(
-        data, "valid", settings, settings.max_validation_users
-    )
+    validation_users = evaluation_users(data, "valid", settings, settings.max_validation_users)
     total_steps = settings.max_steps or settings.epochs * training_input.steps_per_epoch
     interval = settings.steps_per_epoch or training_input.steps_per_epoch
     num_users = data.split("train").num_users
     with cluster.strategy.scope():
         model = build_model(settings, data.num_items, data.item_counts, num_users)
-        model.compile(
-            build_optimizer(cluster.adapted(settings), data.num_items, total_steps)
-        )
+        model.compile(build_optimizer(cluster.adapted(settings), data.num_items, total_steps))
         model.optimizer.build(model.trainable_variables)
         checkpoints = Checkpoints(run.path, model, writes=cluster.is_chief)
         restored = checkpoints.restore()

@@ -74,7 +74,6 @@ class Validator:
     def _probe(self, model: TwoTowerModel, step: int) -> dict[str, float]:
         """Ranks among sampled candidates, in the training batches that come next."""
         if self._probe_function is None:
-
             # Rewriting what does not branch on a tensor would take longer than all else here.
             @tf.function(autograph=False)
             def probe(number: tf.Tensor) -> dict[str, tf.Tensor]:

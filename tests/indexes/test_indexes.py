@@ -138,9 +138,7 @@ def test_an_empty_batch_has_an_empty_answer(built, kind):
     index = built(kind)
     for numbers, scores in (
         found(index, np.zeros([0, DIM], np.float32), 5),
-        index.exact_search(
-            tf.zeros([0, DIM]), tf.constant(5), tf.zeros([0, 2], tf.int32)
-        ),
+        index.exact_search(tf.zeros([0, DIM]), tf.constant(5), tf.zeros([0, 2], tf.int32)),
     ):
         assert numbers.shape == scores.shape == (0, 5)
 

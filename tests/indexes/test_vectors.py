@@ -115,8 +115,14 @@ def test_what_is_there_is_not_written_again(written: Path, rows: np.ndarray) -> 
 
     for shard in range(4):
         write_shard(
-            written, shard, embed, num_shards=4, num_items=NUM_ITEMS, dim=DIM,
-            origin={**ORIGIN, "settings": {"sizes": (1, 2)}}, block_size=8,
+            written,
+            shard,
+            embed,
+            num_shards=4,
+            num_items=NUM_ITEMS,
+            dim=DIM,
+            origin={**ORIGIN, "settings": {"sizes": (1, 2)}},
+            block_size=8,
             on_progress=lambda done, total: states.append((done, total)),
         )
     assert calls == [(50, 56), (56, 64), (64, 72), (72, 75)]
@@ -237,8 +243,14 @@ def test_a_failure_leaves_nothing_that_looks_complete(tmp_path: Path, rows: np.n
     message = r"shape \(7, 4\) for the rows 0 to 7. Received: \(7, 3\). Return one row for each"
     with pytest.raises(ValueError, match=message):
         write_shard(
-            tmp_path, 0, lambda first, last: rows[first:last], num_shards=1, num_items=NUM_ITEMS,
-            dim=4, origin={}, block_size=7,
+            tmp_path,
+            0,
+            lambda first, last: rows[first:last],
+            num_shards=1,
+            num_items=NUM_ITEMS,
+            dim=4,
+            origin={},
+            block_size=7,
         )
     assert list(tmp_path.iterdir()) == []
 
@@ -352,7 +364,11 @@ def test_an_index_of_files_is_that_of_the_array(
     np.testing.assert_array_equal(built[1].vectors(tf.range(6_000)), rows)
     if kind != "brute_force":
         tuned = tune(
-            built[1], rows[:100], rows[100:200], top_n=5, recall_target=0.5,
+            built[1],
+            rows[:100],
+            rows[100:200],
+            top_n=5,
+            recall_target=0.5,
             item_embeddings=files,
         )
         np.testing.assert_array_equal(tuned.index.vectors(tf.range(6_000)), rows)

@@ -62,20 +62,28 @@ def options_of(num_queries, num_candidates):
         "plain": ({}, {}),
         "masked": ({}, {"score_mask": mask}),
         "hits": ({"remove_accidental_hits": True}, {"candidate_ids": ids}),
-        "known": ({}, {
-            "candidate_ids": ids,
-            "known_positive_ids": tf.RaggedTensor.from_row_lengths(
-                ids[generator.integers(0, num_candidates, size=3 * num_queries)],
-                [3] * num_queries,
-            ),
-        }),
-        "probability": ({}, {
-            "candidate_sampling_probability": generator.uniform(1e-4, 0.1, num_candidates)
-        }),
-        "probability of each": ({}, {
-            "candidate_sampling_probability":
-                generator.uniform(1e-4, 0.1, [num_queries, num_candidates])
-        }),
+        "known": (
+            {},
+            {
+                "candidate_ids": ids,
+                "known_positive_ids": tf.RaggedTensor.from_row_lengths(
+                    ids[generator.integers(0, num_candidates, size=3 * num_queries)],
+                    [3] * num_queries,
+                ),
+            },
+        ),
+        "probability": (
+            {},
+            {"candidate_sampling_probability": generator.uniform(1e-4, 0.1, num_candidates)},
+        ),
+        "probability of each": (
+            {},
+            {
+                "candidate_sampling_probability": generator.uniform(
+                    1e-4, 0.1, [num_queries, num_candidates]
+                )
+            },
+        ),
         "weighted": ({"temperature": 0.3}, {"sample_weight": generator.random(num_queries)}),
     }
 
@@ -83,17 +91,19 @@ def options_of(num_queries, num_candidates):
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
 def test_the_fused_task_equals_the_one_with_scores(loss):
     """Blocks of odd size, one row, more candidates than queries, every option."""
+
     class Unfused(Retrieval):
         def _can_be_fused(self, query_embeddings):
             return False
 
     for num_queries, num_candidates in ((7, 11), (1, 1), (5, 5)):
         queries, candidates = batch(num_queries, num_candidates)
-        for name, (task, call) in options_of(num_queries, num_candidates).items():
+        for task, call in options_of(num_queries, num_candidates).values():
             budget = 3 * 8 * num_candidates  # three rows
             fast = value_and_gradients(
                 lambda q, c: Retrieval(loss, memory_budget=budget, **task)(q, c, **call),
-                queries, candidates,
+                queries,
+                candidates,
             )
             slow = value_and_gradients(
                 lambda q, c: Unfused(loss, **task)(q, c, **call), queries, candidates
@@ -110,9 +120,11 @@ def test_chunks_make_no_difference(loss, monkeypatch):
         outcomes = []
         for chunk_bytes in (_blockwise._CHUNK_BYTES, 8 * 4 * 7):
             monkeypatch.setattr(_blockwise, "_CHUNK_BYTES", chunk_bytes)
-            outcomes.append(value_and_gradients(
-                lambda q, c: Retrieval(loss, **task)(q, c, **call), queries, candidates
-            ))
+            outcomes.append(
+                value_and_gradients(
+                    lambda q, c: Retrieval(loss, **task)(q, c, **call), queries, candidates
+                )
+            )
             assert len(_blockwise.chunk_bounds(31, 7, 8)) == (2 if len(outcomes) == 1 else 9)
         monkeypatch.undo()
         assert_same(outcomes[1], outcomes[0], 1e-9)
@@ -128,6 +140,7 @@ def test_positives_by_index_give_what_the_readable_form_gives(loss, monkeypatch)
         mask = np.logical_or(labels, generator.random([5, 9]) < 0.6)
         probability = generator.uniform(1e-3, 0.1, 9).astype(dtype)
         for options in ({}, {"mask": mask}, {"sampling_probability": probability}):
+
             def weighed(values):
                 losses = loss.per_query(values, labels, **options)
                 return tf.reduce_sum(losses * tf.range(1, 6, dtype=dtype))
@@ -236,9 +249,12 @@ def exact_loss(loss, queries, catalogue, positives, known, weights, temperature,
     losses = [
         # One row at a time with |I| as the whole catalogue, of which masked items are a part.
         loss.weighting.integral_at_log(
-            tf.math.log(tfrs_croloss.soft_rank(
-                scores[i:i + 1], labels[i:i + 1], kernel=loss.kernel, mask=mask[i:i + 1]
-            )), tf.constant([float(num_items)], scores.dtype),
+            tf.math.log(
+                tfrs_croloss.soft_rank(
+                    scores[i : i + 1], labels[i : i + 1], kernel=loss.kernel, mask=mask[i : i + 1]
+                )
+            ),
+            tf.constant([float(num_items)], scores.dtype),
         )[0]
         for i in range(len(positives))
     ]
@@ -250,16 +266,14 @@ def check_the_whole_catalogue(loss, cosine):
     positives = np.array([3, 22, 0, 3, 7])
     known = tf.ragged.constant([[1, 2, 1], [], [0, 4], [3], [5, 6, 7, 8]], dtype=tf.int64)
     weights = np.array([1.0, 0.5, 0.0, 2.0, 1.0])
-    task = CatalogueRetrieval(
-        loss, temperature=0.5, normalize=cosine, memory_budget=2 * 8 * 23
-    )
+    task = CatalogueRetrieval(loss, temperature=0.5, normalize=cosine, memory_budget=2 * 8 * 23)
     fast = value_and_gradients(
         lambda q, c: task(q, c, positives, weights, known_positive_items=known), queries, catalogue
     )
     slow = value_and_gradients(
-        lambda q, c: exact_loss(
-            loss, q, c, positives, known.to_list(), weights, 0.5, cosine
-        ), queries, catalogue,
+        lambda q, c: exact_loss(loss, q, c, positives, known.to_list(), weights, 0.5, cosine),
+        queries,
+        catalogue,
     )
     assert_same(fast, slow, 1e-9)
 
@@ -299,7 +313,8 @@ def test_losses_without_a_fast_form_rank_against_the_whole_catalogue(loss):
         lambda q, c: tf.reduce_mean(
             weights * loss.per_query(q @ tf.transpose(c), np.eye(23)[positives])
         ),
-        queries, catalogue,
+        queries,
+        catalogue,
     )
     assert_same(whole, expected, 1e-9)
 
@@ -337,10 +352,15 @@ def test_whole_rows_take_masks_and_weights_as_chunks_do():
     outcomes = [
         value_and_gradients(
             lambda q, c: _blockwise.weighted_loss(
-                q, c, tf.range(5), tf.range(5.0, dtype=tf.float64),
-                CROLoss(1.2, kernel).objective, competition,
+                q,
+                c,
+                tf.range(5),
+                tf.range(5.0, dtype=tf.float64),
+                CROLoss(1.2, kernel).objective,
+                competition,
             ),
-            queries, candidates,
+            queries,
+            candidates,
         )
         for kernel in ("sigmoid", tf.sigmoid)
     ]
@@ -369,14 +389,20 @@ def test_the_whole_catalogue_is_checked_on_request(broken):
         task(*arguments, [0, 1, 1, 3])
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda: CatalogueRetrieval(tf.keras.losses.MeanSquaredError()), "`loss` should be one of"),
-    (lambda: CatalogueRetrieval(CROLoss(reduction="none")), "`loss` should be reduced"),
-    (lambda: CatalogueRetrieval(CROLoss(), memory_budget=0), "`memory_budget`"),
-    (lambda: CatalogueRetrieval(CROLoss())(*batch(2, 5), [0, 5]), "`positive_items` should be"),
-    (lambda: CatalogueRetrieval(CROLoss())(*batch(2, 5), ["a", "b"]), "as integers"),
-    (lambda: CatalogueRetrieval(CROLoss())(batch(2, 5)[0][:, :3], batch(2, 5)[1], [0, 1]), "embed"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: CatalogueRetrieval(tf.keras.losses.MeanSquaredError()), "`loss` should be one of"),
+        (lambda: CatalogueRetrieval(CROLoss(reduction="none")), "`loss` should be reduced"),
+        (lambda: CatalogueRetrieval(CROLoss(), memory_budget=0), "`memory_budget`"),
+        (lambda: CatalogueRetrieval(CROLoss())(*batch(2, 5), [0, 5]), "`positive_items` should be"),
+        (lambda: CatalogueRetrieval(CROLoss())(*batch(2, 5), ["a", "b"]), "as integers"),
+        (
+            lambda: CatalogueRetrieval(CROLoss())(batch(2, 5)[0][:, :3], batch(2, 5)[1], [0, 1]),
+            "embed",
+        ),
+    ],
+)
 def test_errors_name_the_argument(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -89,19 +89,34 @@ def test_reductions_and_sample_weights(loss):
     )
     for reduction, other in rebuilt.items():
         np.testing.assert_allclose(
-            other.reduce(rows, weights), other(LABELS, SCORES, sample_weight=weights), rtol=1e-6,
+            other.reduce(rows, weights),
+            other(LABELS, SCORES, sample_weight=weights),
+            rtol=1e-6,
             err_msg=reduction,
         )
 
 
-@pytest.mark.parametrize("loss", [
-    CROLoss(0.7, {"name": "hinge", "margin": 2.5}, 99, rank_estimate="unbiased", normalized=True,
-            mask_rows_without_positive=True, check_scores=True, reduction="sum", name="mine"),
-    LambdaCROLoss(1.4, "unit_step", "exponential", 99, reduction="none", name="other"),
-    CROLoss(kernel=shifted_relu),
-    LambdaCROLoss(rank_kernel=Scaled(2.0), kernel=Scaled(0.5), weighting=Flat(3.0)),
-    CROLoss.triplet(margin=2.0),
-], ids=lambda loss: loss.name)
+@pytest.mark.parametrize(
+    "loss",
+    [
+        CROLoss(
+            0.7,
+            {"name": "hinge", "margin": 2.5},
+            99,
+            rank_estimate="unbiased",
+            normalized=True,
+            mask_rows_without_positive=True,
+            check_scores=True,
+            reduction="sum",
+            name="mine",
+        ),
+        LambdaCROLoss(1.4, "unit_step", "exponential", 99, reduction="none", name="other"),
+        CROLoss(kernel=shifted_relu),
+        LambdaCROLoss(rank_kernel=Scaled(2.0), kernel=Scaled(0.5), weighting=Flat(3.0)),
+        CROLoss.triplet(margin=2.0),
+    ],
+    ids=lambda loss: loss.name,
+)
 def test_serialised_and_loaded_by_keras_own_mechanism(loss):
     config = json.loads(json.dumps(tf.keras.losses.serialize(loss)))
     loaded = tf.keras.losses.deserialize(config)
@@ -153,10 +168,12 @@ def test_a_shape_mismatch_that_only_shows_when_it_runs_names_both():
 
 
 def classifier(num_items=12, dtype="float32"):
-    return tf.keras.Sequential([
-        tf.keras.layers.Dense(16, activation="relu"),
-        tf.keras.layers.Dense(num_items, dtype=dtype),
-    ])
+    return tf.keras.Sequential(
+        [
+            tf.keras.layers.Dense(16, activation="relu"),
+            tf.keras.layers.Dense(num_items, dtype=dtype),
+        ]
+    )
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
@@ -179,7 +196,8 @@ def test_trains_inside_compile_and_survives_a_saved_model(loss, tmp_path):
     assert loaded.loss.get_config() == loss.get_config()
     np.testing.assert_allclose(
         loaded.evaluate(features, labels, verbose=0),
-        model.evaluate(features, labels, verbose=0), rtol=1e-5,
+        model.evaluate(features, labels, verbose=0),
+        rtol=1e-5,
     )
 
 

@@ -60,9 +60,7 @@ def train(loss, log, task_class=tfrs_croloss.tasks.Retrieval):
     # The exponential's gradient is unbounded in the Lambda method: with a gap of 20 it squeezes all
     # scores together before it ranks them. A milder temperature keeps the gaps small.
     unbounded = isinstance(loss, tfrs_croloss.LambdaCROLoss) and "Exponential" in repr(loss.kernel)
-    task = task_class(
-        loss=loss, temperature=0.3 if unbounded else 0.1, remove_accidental_hits=True
-    )
+    task = task_class(loss=loss, temperature=0.3 if unbounded else 0.1, remove_accidental_hits=True)
     users = np.repeat(np.arange(NUM_USERS), train_items.shape[1])
     data = tf.data.Dataset.from_tensor_slices(
         {"user": users, "item": train_items.ravel(), "chosen": train_items[users]}

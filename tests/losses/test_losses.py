@@ -99,13 +99,16 @@ def assert_half(actual, expected, dtype):
         assert actual == pytest.approx(float(expected), rel=eps + 2e-3, abs=tiny)
 
 
-@pytest.mark.parametrize("options", [
-    {"num_items": 1000},
-    {"num_items": 1000, "rank_estimate": "unbiased"},
-    {"sampling_probability": [0.3, 0.2, 0.125, 1e-9, 0.25]},
-    {"sampling_probability": [0.3, 0.2, 0.125, 1e-9, 0.25], "num_items": 1000},
-    {"normalized": True, "num_items": 77},
-])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_items": 1000},
+        {"num_items": 1000, "rank_estimate": "unbiased"},
+        {"sampling_probability": [0.3, 0.2, 0.125, 1e-9, 0.25]},
+        {"sampling_probability": [0.3, 0.2, 0.125, 1e-9, 0.25], "num_items": 1000},
+        {"normalized": True, "num_items": 77},
+    ],
+)
 @pytest.mark.parametrize("masked", [False, True])
 def test_sampled_ranks_masks_and_scales_equal_the_oracle(options, masked):
     generator = np.random.default_rng(3)
@@ -116,12 +119,19 @@ def test_sampled_ranks_masks_and_scales_equal_the_oracle(options, masked):
     mask[0] = labels[0]  # all other candidates masked
     for (rank_kernel, kernel), alpha in itertools.product(PAIRS, (0.0, 1.4)):
         losses, gradient = loss_and_gradient(
-            tf.constant(scores), labels, alpha, kernel, rank_kernel,
-            mask=mask if masked else None, **options,
+            tf.constant(scores),
+            labels,
+            alpha,
+            kernel,
+            rank_kernel,
+            mask=mask if masked else None,
+            **options,
         )
         for i in range(4):
             truth = oracle.Row(
-                scores[i], labels[i], mask=mask[i] if masked else None,
+                scores[i],
+                labels[i],
+                mask=mask[i] if masked else None,
                 num_items=options.get("num_items"),
                 estimate=options.get("rank_estimate", "paper"),
                 probability=options.get("sampling_probability"),
@@ -180,9 +190,11 @@ def test_gradient_is_the_slope_of_the_loss(kernel, alpha):
         for sign in (1, -1):
             moved = scores.copy()
             moved[i, j] += sign * step
-            ends.append(tfrs_croloss.cro_loss(
-                tf.constant(moved), labels, alpha=alpha, kernel=kernel, num_items=40
-            )[i])
+            ends.append(
+                tfrs_croloss.cro_loss(
+                    tf.constant(moved), labels, alpha=alpha, kernel=kernel, num_items=40
+                )[i]
+            )
         slope = float(ends[0] - ends[1]) / (2 * step)
         assert float(gradient[i, j]) == pytest.approx(slope, rel=1e-6, abs=1e-8)
 
@@ -278,36 +290,60 @@ def test_check_scores_names_the_rows():
         tf.function(loss)(tf.constant([[1.0, 0.0]] * 3), scores)
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda: tfrs_croloss.CROLoss(alpha=-0.1), "`alpha` should be a finite number of at least 0"),
-    (lambda: tfrs_croloss.CROLoss(alpha=float("nan")), "`alpha`"),
-    (lambda: tfrs_croloss.CROLoss(alpha="1"), "`alpha`"),
-    (lambda: tfrs_croloss.CROLoss(kernel="hing"), "`kernel` should name one of"),
-    (lambda: tfrs_croloss.CROLoss(kernel="unit_step"), "rank_kernel"),
-    (lambda: tfrs_croloss.CROLoss(kernel={"name": "hinge", "magin": 1}), "options that it has"),
-    (lambda: tfrs_croloss.CROLoss(kernel=3), "`kernel` should be one of"),
-    (lambda: tfrs_croloss.CROLoss(kernel=tfrs_croloss.losses.kernels.Hinge), "Hinge()"),
-    (lambda: tfrs_croloss.LambdaCROLoss(kernel="unit_step"), "`kernel` should be differentiable"),
-    (lambda: tfrs_croloss.LambdaCROLoss(rank_kernel="step"), "`rank_kernel` should name one of"),
-    (lambda: tfrs_croloss.CROLoss(num_items=0), "`num_items` should be a finite number above 0"),
-    (lambda: tfrs_croloss.CROLoss(num_items=2.5), "`num_items` should be a whole number"),
-    (lambda: tfrs_croloss.CROLoss(rank_estimate="best"), "`rank_estimate` should be one of"),
-    (lambda: tfrs_croloss.CROLoss(weighting=1.0), "`weighting` should be a RankWeighting"),
-    (lambda: tfrs_croloss.CROLoss(0.5, weighting=tfrs_croloss.PowerWeighting(2.0)), "without"),
-    (lambda: tfrs_croloss.losses.kernels.Hinge(margin=-1.0), "`margin`"),
-    (lambda: tfrs_croloss.cro_loss([[1.0, 2.0]], [[0, 0]]), "`labels` should have a positive"),
-    (lambda: tfrs_croloss.cro_loss([[1.0, 2.0]], [[1, 0]], mask=[[False, True]]), "`mask`"),
-    (lambda: tfrs_croloss.cro_loss([[1.0, 2.0]], [[0.9, 0.1]]), "without label smoothing"),
-    (lambda: tfrs_croloss.cro_loss([[1.0, 2.0]], [[1, 0, 0]]), "`labels` should have the shape of"),
-    (lambda: tfrs_croloss.cro_loss([1.0, 2.0], [1, 0]), r"`scores` should have shape \[num_quer"),
-    (lambda: tfrs_croloss.cro_loss([[1, 2]], [[1, 0]]), "`scores` should be floating point"),
-    (lambda: tfrs_croloss.cro_loss([[1.0, 2.0]], [[1, 0]], mask=[[True]]), "`mask` should have"),
-    (
-        lambda: tfrs_croloss.cro_loss([[1.0, 2.0]], [[1, 0]], sampling_probability=[0.5, 0.0]),
-        "`sampling_probability` should be above 0",
-    ),
-    (lambda: tfrs_croloss.soft_rank([[1.0, 2.0]], [[1, 1]]), "exactly one positive"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (
+            lambda: tfrs_croloss.CROLoss(alpha=-0.1),
+            "`alpha` should be a finite number of at least 0",
+        ),
+        (lambda: tfrs_croloss.CROLoss(alpha=float("nan")), "`alpha`"),
+        (lambda: tfrs_croloss.CROLoss(alpha="1"), "`alpha`"),
+        (lambda: tfrs_croloss.CROLoss(kernel="hing"), "`kernel` should name one of"),
+        (lambda: tfrs_croloss.CROLoss(kernel="unit_step"), "rank_kernel"),
+        (lambda: tfrs_croloss.CROLoss(kernel={"name": "hinge", "magin": 1}), "options that it has"),
+        (lambda: tfrs_croloss.CROLoss(kernel=3), "`kernel` should be one of"),
+        (lambda: tfrs_croloss.CROLoss(kernel=tfrs_croloss.losses.kernels.Hinge), "Hinge()"),
+        (
+            lambda: tfrs_croloss.LambdaCROLoss(kernel="unit_step"),
+            "`kernel` should be differentiable",
+        ),
+        (
+            lambda: tfrs_croloss.LambdaCROLoss(rank_kernel="step"),
+            "`rank_kernel` should name one of",
+        ),
+        (
+            lambda: tfrs_croloss.CROLoss(num_items=0),
+            "`num_items` should be a finite number above 0",
+        ),
+        (lambda: tfrs_croloss.CROLoss(num_items=2.5), "`num_items` should be a whole number"),
+        (lambda: tfrs_croloss.CROLoss(rank_estimate="best"), "`rank_estimate` should be one of"),
+        (lambda: tfrs_croloss.CROLoss(weighting=1.0), "`weighting` should be a RankWeighting"),
+        (lambda: tfrs_croloss.CROLoss(0.5, weighting=tfrs_croloss.PowerWeighting(2.0)), "without"),
+        (lambda: tfrs_croloss.losses.kernels.Hinge(margin=-1.0), "`margin`"),
+        (lambda: tfrs_croloss.cro_loss([[1.0, 2.0]], [[0, 0]]), "`labels` should have a positive"),
+        (lambda: tfrs_croloss.cro_loss([[1.0, 2.0]], [[1, 0]], mask=[[False, True]]), "`mask`"),
+        (lambda: tfrs_croloss.cro_loss([[1.0, 2.0]], [[0.9, 0.1]]), "without label smoothing"),
+        (
+            lambda: tfrs_croloss.cro_loss([[1.0, 2.0]], [[1, 0, 0]]),
+            "`labels` should have the shape of",
+        ),
+        (
+            lambda: tfrs_croloss.cro_loss([1.0, 2.0], [1, 0]),
+            r"`scores` should have shape \[num_quer",
+        ),
+        (lambda: tfrs_croloss.cro_loss([[1, 2]], [[1, 0]]), "`scores` should be floating point"),
+        (
+            lambda: tfrs_croloss.cro_loss([[1.0, 2.0]], [[1, 0]], mask=[[True]]),
+            "`mask` should have",
+        ),
+        (
+            lambda: tfrs_croloss.cro_loss([[1.0, 2.0]], [[1, 0]], sampling_probability=[0.5, 0.0]),
+            "`sampling_probability` should be above 0",
+        ),
+        (lambda: tfrs_croloss.soft_rank([[1.0, 2.0]], [[1, 1]]), "exactly one positive"),
+    ],
+)
 def test_errors_name_the_argument_and_the_remedy(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -62,9 +62,7 @@ def test_the_order_of_candidates_does_not_matter(scores, alpha, kernel, rank_ker
     order = np.array(data.draw(st.permutations(range(scores.shape[1]))))
     losses, gradient = losses_and_gradient(scores, positives, alpha, kernel, rank_kernel)
     moved = [int(np.flatnonzero(order == positive)[0]) for positive in positives]
-    other, other_gradient = losses_and_gradient(
-        scores[:, order], moved, alpha, kernel, rank_kernel
-    )
+    other, other_gradient = losses_and_gradient(scores[:, order], moved, alpha, kernel, rank_kernel)
     np.testing.assert_allclose(other, losses, rtol=1e-9, atol=1e-300)
     np.testing.assert_allclose(other_gradient, gradient[:, order], rtol=1e-9, atol=1e-300)
 
@@ -74,9 +72,7 @@ def test_the_order_of_candidates_does_not_matter(scores, alpha, kernel, rank_ker
 def test_a_masked_candidate_is_as_good_as_none(scores, alpha, kernel, rank_kernel, data):
     positives = positives_of(data, scores)
     options = {"num_items": data.draw(st.one_of(st.none(), st.integers(1, 10**7)))}
-    losses, gradient = losses_and_gradient(
-        scores, positives, alpha, kernel, rank_kernel, **options
-    )
+    losses, gradient = losses_and_gradient(scores, positives, alpha, kernel, rank_kernel, **options)
     intruders = np.full([len(scores), 2], data.draw(st.floats(-1e4, 1e4)))
     wider = np.concatenate([scores, intruders], axis=1)
     mask = np.concatenate([np.ones_like(scores), np.zeros_like(intruders)], axis=1) > 0

@@ -14,19 +14,25 @@ LABELS = np.eye(9)[[0, 3, 8, 1, 4]]
 
 
 @pytest.mark.parametrize("kernel", oracle.KERNELS)
-@pytest.mark.parametrize("options", [
-    {},
-    {"num_items": 200},
-    {"num_items": 200, "rank_estimate": "unbiased"},
-    {"sampling_probability": np.linspace(0.01, 0.3, 9)},
-])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_items": 200},
+        {"num_items": 200, "rank_estimate": "unbiased"},
+        {"sampling_probability": np.linspace(0.01, 0.3, 9)},
+    ],
+)
 def test_equal_to_the_oracle(kernel, options):
     mask = np.random.default_rng(1).random([5, 9]) < 0.7
     mask |= LABELS.astype(bool)
     ranks = soft_rank(tf.constant(SCORES), LABELS, kernel=kernel, mask=mask, **options)
     for i in range(5):
         row = oracle.Row(
-            SCORES[i], LABELS[i], mask=mask[i], num_items=options.get("num_items"),
+            SCORES[i],
+            LABELS[i],
+            mask=mask[i],
+            num_items=options.get("num_items"),
             estimate=options.get("rank_estimate", "paper"),
             probability=options.get("sampling_probability"),
         )

@@ -101,8 +101,12 @@ def test_a_step_that_is_not_quite_whole_is_rounded_in_its_block():
 def test_a_part_of_zero_vectors_scores_zero():
     """Of a catalogue in parts, one may have nothing else."""
     ahead, level = _counting.count_ahead(
-        tf.ones([3, 2]), None, tf.constant([1.0, 0.0, -1.0]), tf.zeros([4, 2]),
-        tf.constant(512, tf.int64), tf.constant(True),
+        tf.ones([3, 2]),
+        None,
+        tf.constant([1.0, 0.0, -1.0]),
+        tf.zeros([4, 2]),
+        tf.constant(512, tf.int64),
+        tf.constant(True),
     )
     np.testing.assert_array_equal(ahead, [0, 0, 4])
     np.testing.assert_array_equal(level, [0, 4, 0])
@@ -208,9 +212,7 @@ def test_popularity_ranks():
 def test_other_float_types(dtype):
     queries, candidates, positives = random_problem(8)
     queries, candidates = tf.cast(queries, dtype), tf.cast(candidates, dtype)
-    expected = exact_ranks(
-        tf.cast(queries, tf.float32), tf.cast(candidates, tf.float32), positives
-    )
+    expected = exact_ranks(tf.cast(queries, tf.float32), tf.cast(candidates, tf.float32), positives)
     assert exact_ranks(queries, candidates, positives).tolist() == expected.tolist()
 
 

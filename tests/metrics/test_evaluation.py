@@ -13,9 +13,7 @@ from tfrs_croloss.metrics.report import rank_weight_integral, summarize_ranks
 
 def test_summary_over_pairs_and_users():
     # User 7 has ranks 1 and 4, user 3 has rank 2.
-    report = summarize_ranks(
-        [1, 2, 4], num_items=9, cutoffs=[3, 1], user_rows=[7, 3, 7], alpha=0.0
-    )
+    report = summarize_ranks([1, 2, 4], num_items=9, cutoffs=[3, 1], user_rows=[7, 3, 7], alpha=0.0)
     pairs, users = report.pairs, report.users
     assert (pairs.num, users.num) == (3, 2)
     assert report.recall == pairs.recall == {1: 1 / 3, 3: 2 / 3}
@@ -44,9 +42,7 @@ def test_standard_errors():
     assert independent.pairs.standard_errors["mean_rank"] == pytest.approx(expected)
 
     # Users with 2 of 2, 1 of 1 and 0 of 2 hits; 3 of 5 over pairs.
-    grouped = summarize_ranks(
-        [1, 2, 3, 8, 9], num_items=9, cutoffs=[3], user_rows=[0, 0, 1, 2, 2]
-    )
+    grouped = summarize_ranks([1, 2, 3, 8, 9], num_items=9, cutoffs=[3], user_rows=[0, 0, 1, 2, 2])
     assert grouped.users.standard_errors["recall@3"] == pytest.approx(
         np.std([1.0, 1.0, 0.0], ddof=1) / math.sqrt(3)
     )
@@ -79,9 +75,7 @@ def test_expected_recall_is_recall_integrated_over_all_sizes(alpha):
 
 
 def test_report_is_json_ready_and_readable():
-    report = summarize_ranks(
-        np.array([1, 30]), num_items=1000, cutoffs=(50, 10), user_rows=[0, 1]
-    )
+    report = summarize_ranks(np.array([1, 30]), num_items=1000, cutoffs=(50, 10), user_rows=[0, 1])
     loaded = json.loads(json.dumps(report.as_dict(), allow_nan=False))
     assert loaded["pairs"]["recall@10"] == 0.5
     assert loaded["users"]["standard_errors"]["recall@10"] == pytest.approx(0.5)

@@ -24,7 +24,7 @@ def table_layer(table):
 CANDIDATES = {
     "array": lambda table: table,
     "variable": tf.Variable,
-    "function": lambda table: (lambda: tf.constant(table)),
+    "function": lambda table: lambda: tf.constant(table),
     "embedding layer": table_layer,
     "dataset": lambda table: tf.data.Dataset.from_tensor_slices(table).batch(31),
     "dataset of pairs": lambda table: tf.data.Dataset.from_tensor_slices(
@@ -200,8 +200,9 @@ def test_callback_feeds_early_stopping_and_checkpoints(tmp_path, from_datasets):
         queries = tf.data.Dataset.from_tensor_slices(users).batch(16)
         candidates = tf.data.Dataset.range(20).batch(16)
     else:
-        queries, candidates = lambda: model.query_model(users), lambda: model.candidate_model(
-            tf.range(20)
+        queries, candidates = (
+            lambda: model.query_model(users),
+            lambda: model.candidate_model(tf.range(20)),
         )
     steps = []
     recall = metrics.RecallCallback(

@@ -63,9 +63,7 @@ def test_one_replica_evaluates_as_a_tensor_does() -> None:
 
 def test_a_refreshed_catalogue_has_the_vectors_of_today() -> None:
     table = tf.Variable([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]])
-    catalogue = ShardedCatalogue(
-        tf.distribute.get_strategy(), lambda ids: tf.gather(table, ids), 3
-    )
+    catalogue = ShardedCatalogue(tf.distribute.get_strategy(), lambda ids: tf.gather(table, ids), 3)
     query = np.array([[1.0, 0.0]], np.float32)
     before = exact_ranks(query, catalogue, [0])
     table.assign(-table)

@@ -256,9 +256,7 @@ def test_in_batch_negatives_count_by_the_mixture_they_are_drawn_from() -> None:
 def test_positives_of_earlier_batches_are_negatives_and_count_by_the_mixture() -> None:
     share = np.array([0.4, 0.2, 0.1, 0.1, 0.1, 0.1, 0.0])
     loss = CROLoss(alpha=1.0, kernel="softplus", num_items=NUM_ITEMS)
-    model = make_model(
-        loss, memory=CandidateMemory(8, 4, tf.int32), candidate_probabilities=share
-    )
+    model = make_model(loss, memory=CandidateMemory(8, 4, tf.int32), candidate_probabilities=share)
     earlier = make_batch(item_id=[4, 4, 1])
     model.compute_loss(earlier)  # evaluation remembers nothing
     model.compute_loss(earlier, training=True)

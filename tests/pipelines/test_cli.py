@@ -13,19 +13,26 @@ from tests.support.tiny_run import ROOT
 
 
 def run(*arguments, **keywords):
-    return subprocess.run([sys.executable, "-m", "pipelines", *arguments], cwd=ROOT, text=True,
-                          capture_output=True, **keywords)
+    return subprocess.run(
+        [sys.executable, "-m", "pipelines", *arguments],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        **keywords,
+    )
 
 
 @pytest.fixture
 def step(monkeypatch):
     """Puts a step of the test's own on the command line."""
+
     def install(run):
         module = types.ModuleType("own_step")
         module.add_arguments = lambda parser: parser.add_argument("--x", type=int)
         module.run = run
         monkeypatch.setitem(sys.modules, "own_step", module)
         monkeypatch.setitem(cli.STEPS, "own", ("own_step", "a step of the test"))
+
     return install
 
 
@@ -51,8 +58,14 @@ def test_keras_2_is_chosen_before_tensorflow_but_the_user_comes_first():
     script = "import os, pipelines; print(os.environ['TF_USE_LEGACY_KERAS'])"
     for value, expected in ((None, "1"), ("0", "0")):
         environment = {} if value is None else {"TF_USE_LEGACY_KERAS": value}
-        result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment,
-                                text=True, capture_output=True, check=True)
+        result = subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=ROOT,
+            env=environment,
+            text=True,
+            capture_output=True,
+            check=True,
+        )
         assert result.stdout.strip() == expected
 
 
@@ -63,11 +76,13 @@ def test_a_step_runs_with_its_arguments(step):
     assert seen == [3]
 
 
-@pytest.mark.parametrize("error", [UserError("x is bad"), ValueError("x is bad"),
-                                   OSError("x is bad")])
+@pytest.mark.parametrize(
+    "error", [UserError("x is bad"), ValueError("x is bad"), OSError("x is bad")]
+)
 def test_user_errors_are_one_line(step, capsys, error):
     def fail(args):
         raise error
+
     step(fail)
     assert cli.main(["own"]) == 2
     assert capsys.readouterr().err == "error: x is bad\n"
@@ -76,6 +91,7 @@ def test_user_errors_are_one_line(step, capsys, error):
 def test_other_errors_keep_their_traceback(step):
     def fail(args):
         raise KeyError("a slip in the code")
+
     step(fail)
     with pytest.raises(KeyError):
         cli.main(["own"])
@@ -84,6 +100,7 @@ def test_other_errors_keep_their_traceback(step):
 def test_interruption(step, capsys):
     def interrupt(args):
         raise KeyboardInterrupt
+
     step(interrupt)
     assert cli.main(["own"]) == 130
     assert "nothing was lost" in capsys.readouterr().err

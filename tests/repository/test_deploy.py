@@ -72,10 +72,9 @@ TFJOB = {
                     "type": "object",
                     "additionalProperties": False,
                     "minProperties": 1,
-                    "properties": {
-                        name: REPLICAS
-                        for name in ("Chief", "Master", "Worker", "PS", "Evaluator")
-                    },
+                    "properties": dict.fromkeys(
+                        ("Chief", "Master", "Worker", "PS", "Evaluator"), REPLICAS
+                    ),
                 },
             },
         },
@@ -108,8 +107,11 @@ def pods(document):
 
 
 def all_documents():
-    return [(path.name, place) for path in sorted(FOLDER.glob("*.yaml"))
-            for place in range(len(documents(path.name)))]
+    return [
+        (path.name, place)
+        for path in sorted(FOLDER.glob("*.yaml"))
+        for place in range(len(documents(path.name)))
+    ]
 
 
 def test_both_deployments_are_there():
@@ -138,13 +140,19 @@ def test_a_slip_in_a_manifest_is_found(name, place):
 @pytest.mark.parametrize("name, place", all_documents())
 def test_pods_are_modest(name, place):
     document = documents(name)[place]
-    claims = {entry["metadata"]["name"] for entry in documents(name)
-              if entry["kind"] == "PersistentVolumeClaim"}
+    claims = {
+        entry["metadata"]["name"]
+        for entry in documents(name)
+        if entry["kind"] == "PersistentVolumeClaim"
+    }
     for pod in pods(document):
         assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] > 0
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
-        used = {volume["persistentVolumeClaim"]["claimName"] for volume in pod["volumes"]
-                if "persistentVolumeClaim" in volume}
+        used = {
+            volume["persistentVolumeClaim"]["claimName"]
+            for volume in pod["volumes"]
+            if "persistentVolumeClaim" in volume
+        }
         assert used and used <= claims
         for container in pod["containers"]:
             assert container["resources"]["requests"].keys() >= {"cpu", "memory"}

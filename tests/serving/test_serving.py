@@ -151,8 +151,10 @@ def test_only_allowed_items_come_back_and_once(signatures: Any) -> None:
     assert items(answer) == best(query(7), [30, 4])
     assert items(answer, 1) == []
     nobody = np.zeros((1, 0), object)
-    assert items(ask(signatures["recommend_among"], history=[["a"]], allowed_ids=nobody,
-                     top_n=[3])) == []
+    assert (
+        items(ask(signatures["recommend_among"], history=[["a"]], allowed_ids=nobody, top_n=[3]))
+        == []
+    )
 
 
 def test_a_query_vector_gives_what_its_history_gives(signatures: Any) -> None:
@@ -219,8 +221,10 @@ def test_other_query_features_are_inputs_too(tmp_path: Path) -> None:
 
 def test_the_index_is_saved_once(tmp_path: Path) -> None:
     save(build(), tmp_path / "model")
-    names = [name for name, _ in tf.train.list_variables(str(tmp_path / "model" / "variables"
-                                                             / "variables"))]
+    names = [
+        name
+        for name, _ in tf.train.list_variables(str(tmp_path / "model" / "variables" / "variables"))
+    ]
     shapes = dict(tf.train.list_variables(str(tmp_path / "model" / "variables" / "variables")))
     assert len(names) == len(set(names))
     assert [shapes[name] for name in names].count([NUM_ITEMS, DIM]) == 1

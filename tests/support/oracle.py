@@ -95,7 +95,7 @@ class Row:
         count = len(self.negatives)
         self.num_items = count + 1 if num_items is None else num_items
         self.scale = ONE
-        self.weights = {i: ONE for i in self.negatives}
+        self.weights = dict.fromkeys(self.negatives, ONE)
         if probability is not None:
             for i in self.negatives:
                 self.weights[i] = ONE / (count * Decimal(float(probability[i])))

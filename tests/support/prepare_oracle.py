@@ -9,6 +9,7 @@ from collections import Counter
 
 def shuffled(users, seed):
     """Users in the order of a hash with the seed."""
+
     def key(user):
         return hashlib.md5(f"{seed}:{user}".encode()).hexdigest(), user
 
@@ -57,8 +58,16 @@ def first_only(log):
     return [log[row] for row in sorted(kept)]
 
 
-def prepare(log, seed=0, min_item_count=5, min_user_count=5, core=False, dedup=False,
-            shares=(8, 1, 1), history_share=0.8):
+def prepare(
+    log,
+    seed=0,
+    min_item_count=5,
+    min_user_count=5,
+    core=False,
+    dedup=False,
+    shares=(8, 1, 1),
+    history_share=0.8,
+):
     """The whole of it for rows (user, item, time).
 
     Returns:
@@ -76,8 +85,8 @@ def prepare(log, seed=0, min_item_count=5, min_user_count=5, core=False, dedup=F
     num_train = len(order) - num_valid - num_test
     parts = {
         "train": order[:num_train],
-        "valid": order[num_train:num_train + num_valid],
-        "test": order[num_train + num_valid:],
+        "valid": order[num_train : num_train + num_valid],
+        "test": order[num_train + num_valid :],
     }
     result = {"item_ids": names}
     for split, members in parts.items():

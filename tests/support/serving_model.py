@@ -46,26 +46,32 @@ class Echo(tf.Module):
     def default(self, history):
         return self.answer(history, tf.fill([tf.shape(history)[0]], 2))
 
-    @tf.function(input_signature=[
-        tf.TensorSpec([None, None], tf.string, name="history"),
-        tf.TensorSpec([None], tf.int32, name="top_n"),
-    ])
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, None], tf.string, name="history"),
+            tf.TensorSpec([None], tf.int32, name="top_n"),
+        ]
+    )
     def recommend(self, history, top_n):
         return self.answer(history, top_n)
 
     def answer(self, history, top_n):
         largest = tf.reduce_max(top_n)
         check = tf.debugging.Assert(
-            largest <= LIMIT, [f"top_n should be at most {LIMIT}. Received:", largest])
+            largest <= LIMIT, [f"top_n should be at most {LIMIT}. Received:", largest]
+        )
         with tf.control_dependencies([check]):
             width = tf.maximum(largest, 0)
         lengths = tf.reduce_sum(tf.cast(history != "", tf.int32), axis=1)
         places = tf.range(width)
         shape = [tf.shape(history)[0], width]
-        ids = tf.strings.join([
-            tf.broadcast_to(history[:, :1], shape),
-            tf.broadcast_to(tf.strings.as_string(places), shape),
-        ], "-")
+        ids = tf.strings.join(
+            [
+                tf.broadcast_to(history[:, :1], shape),
+                tf.broadcast_to(tf.strings.as_string(places), shape),
+            ],
+            "-",
+        )
         scores = tf.cast(lengths, tf.float32)[:, None] - tf.cast(places, tf.float32)[None] * 0.25
         return {
             "item_ids": ids,
@@ -83,15 +89,21 @@ class Echo(tf.Module):
     def norm(self, query_embedding):
         return {"norm": tf.math.log(tf.reduce_sum(query_embedding**2, axis=1))}
 
-    @tf.function(input_signature=[
-        tf.TensorSpec([None], tf.string, name="data"), tf.TensorSpec([None], tf.bool, name="flip"),
-    ])
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None], tf.string, name="data"),
+            tf.TensorSpec([None], tf.bool, name="flip"),
+        ]
+    )
     def mirror(self, data, flip):
         return {"data_bytes": data, "text": data, "flipped": tf.logical_not(flip)}
 
-    @tf.function(input_signature=[
-        tf.TensorSpec([None], tf.int64, name="values"), tf.TensorSpec([], tf.int64, name="factor"),
-    ])
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None], tf.int64, name="values"),
+            tf.TensorSpec([], tf.int64, name="factor"),
+        ]
+    )
     def scale(self, values, factor):
         return {"total": tf.reduce_sum(values) * factor}
 
@@ -117,11 +129,20 @@ def publish(folder: Path, number: int, warm_up: list[list[str]] | None = None) -
     """Writes a version aside and renames it, as export does."""
     module = Echo(float(number))
     aside = folder / f".tmp-{number}"
-    tf.saved_model.save(module, str(aside), signatures={
-        "serving_default": module.default, "recommend": module.recommend,
-        "item_embedding": module.item_embedding, "norm": module.norm, "mirror": module.mirror,
-        "scale": module.scale, "batch_size": module.batch_size, "slow": module.slow,
-    })
+    tf.saved_model.save(
+        module,
+        str(aside),
+        signatures={
+            "serving_default": module.default,
+            "recommend": module.recommend,
+            "item_embedding": module.item_embedding,
+            "norm": module.norm,
+            "mirror": module.mirror,
+            "scale": module.scale,
+            "batch_size": module.batch_size,
+            "slow": module.slow,
+        },
+    )
     if warm_up is not None:
         write_warm_up(aside, warm_up)
     os.rename(aside, folder / str(number))
@@ -132,7 +153,8 @@ def write_warm_up(version: Path, history: list[list[str]]) -> None:
     request.model_spec.name = "any"
     request.inputs["history"].CopyFrom(tf.make_tensor_proto(history))
     record = prediction_log_pb2.PredictionLog(
-        predict_log=prediction_log_pb2.PredictLog(request=request))
+        predict_log=prediction_log_pb2.PredictLog(request=request)
+    )
     (version / "assets.extra").mkdir(exist_ok=True)
     with tf.io.TFRecordWriter(str(version / "assets.extra/tf_serving_warmup_requests")) as writer:
         writer.write(record.SerializeToString())
@@ -150,10 +172,24 @@ class Server:
 
     def __init__(self, folder: Path, *options: object):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "pipelines", "serve", "--model", str(folder), "--port", "0",
-             "--grpc-port", "0", *map(str, options)],
-            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            [
+                sys.executable,
+                "-m",
+                "pipelines",
+                "serve",
+                "--model",
+                str(folder),
+                "--port",
+                "0",
+                "--grpc-port",
+                "0",
+                *map(str, options),
+            ],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
         self.log: list[str] = []
         self._lines: list[str] = []

@@ -90,9 +90,7 @@ def tiny_run(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_once(tiny_data.parent / "run", train, tmp_path_factory)
 
 
-def made_once(
-    folder: Path, make: Callable[[Path], None], factory: pytest.TempPathFactory
-) -> Path:
+def made_once(folder: Path, make: Callable[[Path], None], factory: pytest.TempPathFactory) -> Path:
     """A folder that one of the processes that test at the same time makes, and the others copy.
 
     Args:

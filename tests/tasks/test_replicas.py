@@ -13,8 +13,13 @@ from tests.support.tiny_run import python_output
 # All of one number of replicas: a process cannot have groups of two sizes.
 CUTS = [[3, 3, 3, 3], [7, 1, 4, 0]]
 CASES: list[dict[str, Any]] = [
-    {"kind": "model", "lambda": True, "alpha": 1.0, "reduction": "sum_over_batch_size",
-     "in_batch": False},
+    {
+        "kind": "model",
+        "lambda": True,
+        "alpha": 1.0,
+        "reduction": "sum_over_batch_size",
+        "in_batch": False,
+    },
     {"kind": "model", "lambda": False, "alpha": 1.2, "reduction": "sum", "in_batch": True},
     {"kind": "task", "lambda": True, "alpha": 0.8, "reduction": "sum_over_batch_size"},
     {"kind": "catalogue", "lambda": False, "alpha": 1.0, "reduction": "sum_over_batch_size"},

@@ -27,8 +27,13 @@ def rank_losses(loss, **options):
     options.setdefault("temperature", None)
     call = {
         name: options.pop(name)
-        for name in ("score_mask", "candidate_ids", "candidate_sampling_probability",
-                     "known_positive_ids", "sample_weight")
+        for name in (
+            "score_mask",
+            "candidate_ids",
+            "candidate_sampling_probability",
+            "known_positive_ids",
+            "sample_weight",
+        )
         if name in options
     }
     return Retrieval(loss=loss, **options)(QUERIES, CANDIDATES, **call).numpy()
@@ -49,37 +54,50 @@ def oracle_rows(mask=None, scale=1.0, **options):
     ]
 
 
-@pytest.mark.parametrize("options", [
-    {},
-    {"temperature": 0.1},
-    {"num_hard_negatives": 2},
-    {"num_hard_negatives": 100},
-    {"remove_accidental_hits": True},
-    {"batch": True},
-])
-@pytest.mark.parametrize("call", [
-    {},
-    {"sample_weight": np.array([1.0, 0.0, 2.0, 0.5], "float32")},
-    {"score_mask": np.eye(4, 6, dtype=bool) | (np.arange(24).reshape(4, 6) % 3 > 0)},
-    {"candidate_sampling_probability": np.linspace(0.05, 0.3, 6, dtype="float32")},
-])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"temperature": 0.1},
+        {"num_hard_negatives": 2},
+        {"num_hard_negatives": 100},
+        {"remove_accidental_hits": True},
+        {"batch": True},
+    ],
+)
+@pytest.mark.parametrize(
+    "call",
+    [
+        {},
+        {"sample_weight": np.array([1.0, 0.0, 2.0, 0.5], "float32")},
+        {"score_mask": np.eye(4, 6, dtype=bool) | (np.arange(24).reshape(4, 6) % 3 > 0)},
+        {"candidate_sampling_probability": np.linspace(0.05, 0.3, 6, dtype="float32")},
+    ],
+)
 def test_with_no_loss_given_it_is_the_task_of_tfrs(options, call):
     options, call = dict(options), {**call, "candidate_ids": IDS}
     outcomes = []
     for task_class in (tfrs.tasks.Retrieval, Retrieval):
-        metrics = {
-            "batch_metrics": [tf.keras.metrics.TopKCategoricalAccuracy(k=2, name="top")],
-            "loss_metrics": [tf.keras.metrics.Mean(name="mean")],
-        } if options.get("batch") else {}
+        metrics = (
+            {
+                "batch_metrics": [tf.keras.metrics.TopKCategoricalAccuracy(k=2, name="top")],
+                "loss_metrics": [tf.keras.metrics.Mean(name="mean")],
+            }
+            if options.get("batch")
+            else {}
+        )
         arguments = {name: value for name, value in options.items() if name != "batch"}
         task = task_class(**arguments, **metrics)
         query = tf.Variable(QUERIES)
         with tf.GradientTape() as tape:
             loss = task(query, CANDIDATES, **call)
-        outcomes.append((
-            loss.numpy(), tape.gradient(loss, query).numpy(),
-            [float(metric.result()) for metric in task.metrics],
-        ))
+        outcomes.append(
+            (
+                loss.numpy(),
+                tape.gradient(loss, query).numpy(),
+                [float(metric.result()) for metric in task.metrics],
+            )
+        )
     for theirs, ours in zip(*outcomes):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=1e-6)
 
@@ -99,7 +117,8 @@ def test_masked_candidates_add_nothing_to_the_rank(kernel):
     loss = CROLoss(0.5, kernel, 30, reduction="none")
     np.testing.assert_allclose(
         rank_losses(loss, score_mask=mask),
-        expected(loss, oracle_rows(mask, num_items=30)), rtol=1e-5,
+        expected(loss, oracle_rows(mask, num_items=30)),
+        rtol=1e-5,
     )
 
 
@@ -108,22 +127,27 @@ def test_accidental_hits_and_known_positives_are_dropped_by_id():
     hits = np.array([[IDS[i] != IDS[j] or i == j for j in range(6)] for i in range(4)])
     np.testing.assert_allclose(
         rank_losses(loss, remove_accidental_hits=True, candidate_ids=IDS),
-        expected(loss, oracle_rows(hits)), rtol=1e-5,
+        expected(loss, oracle_rows(hits)),
+        rtol=1e-5,
     )
     known = [["c", "zzz", "c"], [], ["a", "d"], ["d", "b"]]
     others = np.array([[i == j or IDS[j] not in known[i] for j in range(6)] for i in range(4)])
     np.testing.assert_allclose(
         rank_losses(loss, candidate_ids=IDS, known_positive_ids=tf.ragged.constant(known)),
-        expected(loss, oracle_rows(others)), rtol=1e-5,
+        expected(loss, oracle_rows(others)),
+        rtol=1e-5,
     )
     numbers = {name: number for number, name in enumerate("abcd", start=5)}
     padded = np.array([[numbers.get(k, -1) for k in (row + ["", "", ""])[:3]] for row in known])
     np.testing.assert_allclose(
         rank_losses(
-            loss, candidate_ids=np.array([numbers[i] for i in IDS]), known_positive_ids=padded,
+            loss,
+            candidate_ids=np.array([numbers[i] for i in IDS]),
+            known_positive_ids=padded,
             remove_accidental_hits=True,
         ),
-        expected(loss, oracle_rows(others & hits)), rtol=1e-5,
+        expected(loss, oracle_rows(others & hits)),
+        rtol=1e-5,
     )
 
 
@@ -133,7 +157,8 @@ def test_sampling_probabilities_weigh_the_rank_and_are_not_clipped():
         loss = CROLoss(1.4, kernel, 10**9, reduction="none")
         np.testing.assert_allclose(
             rank_losses(loss, candidate_sampling_probability=probability),
-            expected(loss, oracle_rows(num_items=10**9, probability=probability)), rtol=1e-4,
+            expected(loss, oracle_rows(num_items=10**9, probability=probability)),
+            rtol=1e-4,
         )
 
 
@@ -239,41 +264,50 @@ def test_masks_are_safe_in_half_precision(policy):
         tf.keras.mixed_precision.set_global_policy("float32")
 
 
-@pytest.mark.parametrize("make, message", [
-    (lambda: Retrieval(temperature=0.0), "`temperature` should be a finite number above 0"),
-    (lambda: Retrieval(temperature=-1), "`temperature`"),
-    (lambda: Retrieval(num_items=10), "`num_items` should be given with a loss that ranks"),
-    (lambda: Retrieval(CROLoss(num_items=5), num_items=10), "`num_items` should be that of the"),
-    (lambda: Retrieval(CROLoss(), num_items=0), "`num_items`"),
-    (lambda: Retrieval(remove_accidental_hits=True)(QUERIES, CANDIDATES), "`candidate_ids`"),
-    (lambda: Retrieval()(QUERIES, CANDIDATES[:2]), "`candidate_embeddings` should have a row"),
-    (lambda: Retrieval()(QUERIES[0], CANDIDATES), "`query_embeddings` should have shape"),
-    (lambda: Retrieval()(QUERIES, CANDIDATES[None]), "`candidate_embeddings` should have shape"),
-    (
-        lambda: Retrieval(CROLoss())(QUERIES, CANDIDATES, score_mask=np.zeros([4, 6], bool)),
-        "`score_mask` should not hide",
-    ),
-    (
-        lambda: Retrieval(CROLoss())(QUERIES, CANDIDATES, score_mask=np.ones([4, 4], bool)),
-        "`score_mask` should have the shape",
-    ),
-    (
-        lambda: Retrieval(CROLoss())(
-            QUERIES, CANDIDATES, candidate_sampling_probability=np.zeros(6, "float32")
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: Retrieval(temperature=0.0), "`temperature` should be a finite number above 0"),
+        (lambda: Retrieval(temperature=-1), "`temperature`"),
+        (lambda: Retrieval(num_items=10), "`num_items` should be given with a loss that ranks"),
+        (
+            lambda: Retrieval(CROLoss(num_items=5), num_items=10),
+            "`num_items` should be that of the",
         ),
-        "`candidate_sampling_probability` should be above 0",
-    ),
-    (
-        lambda: Retrieval(CROLoss())(
-            QUERIES, CANDIDATES, candidate_ids=IDS, known_positive_ids=np.ones([4, 1], "int64")
+        (lambda: Retrieval(CROLoss(), num_items=0), "`num_items`"),
+        (lambda: Retrieval(remove_accidental_hits=True)(QUERIES, CANDIDATES), "`candidate_ids`"),
+        (lambda: Retrieval()(QUERIES, CANDIDATES[:2]), "`candidate_embeddings` should have a row"),
+        (lambda: Retrieval()(QUERIES[0], CANDIDATES), "`query_embeddings` should have shape"),
+        (
+            lambda: Retrieval()(QUERIES, CANDIDATES[None]),
+            "`candidate_embeddings` should have shape",
         ),
-        "`known_positive_ids` should have the type",
-    ),
-    (
-        lambda: Retrieval(CROLoss(check_scores=True))(QUERIES * np.nan, CANDIDATES),
-        "`scores` should be finite",
-    ),
-])
+        (
+            lambda: Retrieval(CROLoss())(QUERIES, CANDIDATES, score_mask=np.zeros([4, 6], bool)),
+            "`score_mask` should not hide",
+        ),
+        (
+            lambda: Retrieval(CROLoss())(QUERIES, CANDIDATES, score_mask=np.ones([4, 4], bool)),
+            "`score_mask` should have the shape",
+        ),
+        (
+            lambda: Retrieval(CROLoss())(
+                QUERIES, CANDIDATES, candidate_sampling_probability=np.zeros(6, "float32")
+            ),
+            "`candidate_sampling_probability` should be above 0",
+        ),
+        (
+            lambda: Retrieval(CROLoss())(
+                QUERIES, CANDIDATES, candidate_ids=IDS, known_positive_ids=np.ones([4, 1], "int64")
+            ),
+            "`known_positive_ids` should have the type",
+        ),
+        (
+            lambda: Retrieval(CROLoss(check_scores=True))(QUERIES * np.nan, CANDIDATES),
+            "`scores` should be finite",
+        ),
+    ],
+)
 def test_errors_name_the_argument_and_the_remedy(make, message):
     with pytest.raises(ValueError, match=message):
         make()

@@ -150,7 +150,11 @@ def write_shard(
         os.replace(temporary, path)
         _write_description(
             Shard(
-                path, *wanted[:-1], bytes=size, sha256=digest, origin=stated,
+                path,
+                *wanted[:-1],
+                bytes=size,
+                sha256=digest,
+                origin=stated,
                 made_with=dict(made_with or {}),
             )
         )
@@ -199,7 +203,12 @@ def _is_complete(path: Path, wanted: tuple[Any, ...]) -> bool:
     except (OSError, ValueError):
         return False
     return wanted == (
-        found.shard, found.num_shards, found.first, found.last, found.num_items, found.dim,
+        found.shard,
+        found.num_shards,
+        found.first,
+        found.last,
+        found.num_items,
+        found.dim,
         found.origin,
     )
 

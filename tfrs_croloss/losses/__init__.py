@@ -1,8 +1,8 @@
 """The losses, and what they are made of: comparison kernels, rank weightings and soft ranks.
 
 ``CROLoss`` and ``LambdaCROLoss`` are the family of the paper; ``baselines`` has the losses to
-compare them with. ``kernels``, ``weightings`` and ``ranks`` are the parts that a loss of your own is
-built from, and ``diagnostics`` says what to watch while it trains.
+compare them with. ``kernels``, ``weightings`` and ``ranks`` are the parts that a loss of your
+own is built from, and ``diagnostics`` says what to watch while it trains.
 """
 
 from __future__ import annotations

@@ -89,7 +89,12 @@ def weighted_loss(
     @tf.custom_gradient
     def total(queries: tf.Tensor, candidates: tf.Tensor):  # type: ignore[no-untyped-def]
         whole = _blocked(
-            queries, candidates, positive_columns, row_weights, objective, competition,
+            queries,
+            candidates,
+            positive_columns,
+            row_weights,
+            objective,
+            competition,
             memory_budget,
         )
 
@@ -255,9 +260,7 @@ def _chunked_part(
 ) -> _Part:
     """By the sums over chunks of candidates; ``bound`` is what no gap is above."""
     # From a matrix product like the others, so that an item like the positive ties with it.
-    positive = tf.linalg.diag_part(
-        tf.matmul(block.queries, block.positive_rows, transpose_b=True)
-    )
+    positive = tf.linalg.diag_part(tf.matmul(block.queries, block.positive_rows, transpose_b=True))
     rivals = _Rivals(positive, competition, block)
     weights = _candidate_weights(competition, block)
     sums: list[ChunkSums] = []
@@ -305,9 +308,7 @@ def _whole_part(
     )
 
 
-def _chunks(
-    candidates: tf.Tensor, num_queries: int | None, most: int | tf.Tensor
-) -> list[_Chunk]:
+def _chunks(candidates: tf.Tensor, num_queries: int | None, most: int | tf.Tensor) -> list[_Chunk]:
     """Chunks for blocks of ``most`` rows; one where the number of candidates is not known."""
     num_candidates = candidates.shape[0]
     if num_candidates is None or not isinstance(most, int):
@@ -381,9 +382,7 @@ class _Rivals:
         if self._dropped is not None:
             local, inside = chunk.local(self._dropped[:, 1])
             listed = tf.boolean_mask(tf.stack([self._dropped[:, 0], local], axis=-1), inside)
-            gaps = tf.tensor_scatter_nd_update(
-                gaps, listed, tf.fill([tf.shape(listed)[0]], no_gap)
-            )
+            gaps = tf.tensor_scatter_nd_update(gaps, listed, tf.fill([tf.shape(listed)[0]], no_gap))
         if self._considered is None:
             self.count += tf.cast(tf.shape(gaps)[1], gaps.dtype)
         else:

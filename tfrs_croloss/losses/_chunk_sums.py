@@ -121,14 +121,14 @@ def losses_and_factors(
         largest + log_weights > kernels.LARGE_GAP, largest + log_weights, tf.zeros_like(largest)
     )
 
-    def log_rank(
-        kernel: kernels.ComparisonKernel, counts: Sequence[tf.Tensor]
-    ) -> tf.Tensor:
+    def log_rank(kernel: kernels.ComparisonKernel, counts: Sequence[tf.Tensor]) -> tf.Tensor:
         if isinstance(kernel, kernels.Exponential):
-            total = tf.add_n([
-                count * tf.exp(chunk.largest + log_weights - overall)
-                for count, chunk in zip(counts, chunks)
-            ])
+            total = tf.add_n(
+                [
+                    count * tf.exp(chunk.largest + log_weights - overall)
+                    for count, chunk in zip(counts, chunks)
+                ]
+            )
             log_sum = overall + tf.math.log1p(total + tf.math.expm1(-overall))
         else:
             log_sum = tf.math.log1p(estimator.row_weights * tf.add_n(list(counts)))
@@ -142,9 +142,7 @@ def losses_and_factors(
         if chunks[0].rank_counts is None:
             log_true_rank = log_gap_rank
         else:
-            log_true_rank = log_rank(
-                objective.rank_kernel, [chunk.rank_counts for chunk in chunks]
-            )
+            log_true_rank = log_rank(objective.rank_kernel, [chunk.rank_counts for chunk in chunks])
         log_density = weighting.log_density(log_true_rank, estimator.num_items)
         losses = _numeric.saturating_exp(log_density + log_gap_rank)
     log_factor = log_density + estimator.log_scale + log_weights

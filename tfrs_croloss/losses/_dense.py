@@ -51,10 +51,9 @@ def pair_losses(
     Returns:
       ``[num_queries]`` losses, differentiable with respect to ``scores``.
     """
+
     def readable(exact: tf.Tensor) -> Factored:
-        return _unfactored(
-            *one_positive(exact, positive_columns, negatives, estimator, objective)
-        )
+        return _unfactored(*one_positive(exact, positive_columns, negatives, estimator, objective))
 
     if not _goes_by_index(objective):
         return _with_gradient(readable, scores)
@@ -253,7 +252,11 @@ def per_query_losses(
         absent = 0.0 if mask_rows_without_positive else float("nan")
         return _unfactored(
             *_all_positives(
-                exact, positives, negatives, estimator(count_true(negatives, dtype)), objective,
+                exact,
+                positives,
+                negatives,
+                estimator(count_true(negatives, dtype)),
+                objective,
                 absent,
             )
         )
@@ -279,9 +282,7 @@ def per_query_losses(
     )
 
 
-def _only_positives(
-    labels: tf.Tensor, mask: tf.Tensor | None
-) -> tuple[tf.Tensor, tf.Tensor]:
+def _only_positives(labels: tf.Tensor, mask: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
     """``[num_queries]`` columns of the positives, and whether every row has just one, in sight."""
     if labels.dtype == tf.bool:
         labels = tf.cast(labels, tf.int8)

@@ -11,7 +11,6 @@ differentiated, so that it stays finite where the loss saturates.
 from __future__ import annotations
 
 import dataclasses
-from typing import Union
 
 import tensorflow as tf
 
@@ -91,4 +90,4 @@ class RowObjective:
         )
 
 
-Objective = Union[RankObjective, RowObjective]
+Objective = RankObjective | RowObjective

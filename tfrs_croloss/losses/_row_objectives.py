@@ -115,9 +115,7 @@ class AtKObjective(RowObjective):
             short = tf.cast(total < self.retrieval_size * (1.0 - 1e-4), tf.int32)
             place = tf.reduce_sum(short, axis=-1)
             reached = place < tf.shape(scores)[1]
-            threshold = tf.gather(
-                highest, tf.minimum(place, tf.shape(scores)[1] - 1), batch_dims=1
-            )
+            threshold = tf.gather(highest, tf.minimum(place, tf.shape(scores)[1] - 1), batch_dims=1)
         enough = tf.logical_and(reached, self.retrieval_size <= others)
         return tf.where(enough, threshold, lowest / 4)[:, tf.newaxis]
 

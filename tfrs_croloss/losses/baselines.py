@@ -132,8 +132,9 @@ class PairwiseSoftmaxLoss(CROLoss):
 
     .. math:: L = \log\Bigl(1 + \sum_j v_j f\bigl(t \, (s_j - s)\bigr)^{1/t}\Bigr)
 
-    It is ``CROLoss`` with ``alpha=1`` and the kernel ``tfrs_croloss.losses.kernels.PairwiseSoftmax``,
-    which can be had with any other alpha, and in LambdaCROLoss, as well.
+    It is ``CROLoss`` with ``alpha=1`` and the kernel
+    ``tfrs_croloss.losses.kernels.PairwiseSoftmax``, which works with any other alpha, and in
+    LambdaCROLoss, as well.
 
     Args:
       activation: ``"tanh"``, ``"atan"`` or ``"relu"``.

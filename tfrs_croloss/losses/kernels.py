@@ -315,8 +315,10 @@ class Softplus(ComparisonKernel):
             counts, slopes = of(tf.exp(tf.minimum(gaps, LARGE_GAP)))
             return tf.maximum(counts, gaps), slopes
 
-        are_small = all_small() if bound is None else tf.cond(
-            bound <= LARGE_GAP, lambda: tf.constant(True), all_small
+        are_small = (
+            all_small()
+            if bound is None
+            else tf.cond(bound <= LARGE_GAP, lambda: tf.constant(True), all_small)
         )
         return tf.cond(are_small, lambda: of(tf.exp(gaps)), with_large_gaps)
 

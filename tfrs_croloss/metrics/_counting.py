@@ -13,8 +13,6 @@ scored again by the definition.
 
 from __future__ import annotations
 
-from typing import Optional
-
 import tensorflow as tf
 
 RESCORED_AT_ONCE = 16_384
@@ -57,7 +55,7 @@ def norms(rows: tf.Tensor) -> tf.Tensor:
 
 def count_ahead(
     queries: tf.Tensor,
-    query_rows: Optional[tf.Tensor],
+    query_rows: tf.Tensor | None,
     positive_scores: tf.Tensor,
     candidates: tf.Tensor,
     block_size: tf.Tensor,
@@ -103,7 +101,7 @@ def _count(
     candidates: tf.Tensor,
     block_size: tf.Tensor,
     rescore: tf.Tensor,
-    query_rows: Optional[tf.Tensor] = None,
+    query_rows: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     num_items = tf.shape(candidates, out_type=tf.int64)[0]
     num_pairs = tf.size(positive_scores, out_type=tf.int64)
@@ -148,9 +146,7 @@ def _count(
         tf.autograph.experimental.set_loop_options(parallel_iterations=1)
         part = candidates[start : start + _BLOCKS_AT_ONCE * block_size] / largest
         part = tf.pad(part, [[0, 0], [0, 1]], constant_values=1.0)
-        num_blocks = tf.cast(
-            -(-tf.shape(part, out_type=tf.int64)[0] // block_size), tf.int32
-        )
+        num_blocks = tf.cast(-(-tf.shape(part, out_type=tf.int64)[0] // block_size), tf.int32)
         # Rows that a block leaves open: where they come from, and their steps.
         places = tf.TensorArray(tf.int64, num_blocks, infer_shape=False, element_shape=[None])
         rows = tf.TensorArray(tf.float32, num_blocks, infer_shape=False, element_shape=[None, None])
@@ -193,9 +189,7 @@ def _count(
                 ahead += more_ahead
                 level += more_level
             else:
-                level += _count_by_pair(
-                    tf.ones_like(close_pairs, tf.bool), close_pairs, query_rows
-                )
+                level += _count_by_pair(tf.ones_like(close_pairs, tf.bool), close_pairs, query_rows)
     return ahead, level
 
 

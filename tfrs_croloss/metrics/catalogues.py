@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -39,7 +39,7 @@ class Catalogue(abc.ABC):
     def count_ahead(
         self,
         queries: tf.Tensor,
-        query_rows: Optional[np.ndarray],
+        query_rows: np.ndarray | None,
         scores: np.ndarray,
         block_size: int,
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -68,7 +68,7 @@ class HeldCatalogue(Catalogue):
     def count_ahead(
         self,
         queries: tf.Tensor,
-        query_rows: Optional[np.ndarray],
+        query_rows: np.ndarray | None,
         scores: np.ndarray,
         block_size: int,
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -171,14 +171,12 @@ class ShardedCatalogue(Catalogue):
 
     def scores(self, queries: tf.Tensor, item_ids: np.ndarray) -> np.ndarray:
         """See `Catalogue.scores`."""
-        return self._local(
-            self._scores(self._parts, queries, tf.constant(item_ids, tf.int64))
-        )
+        return self._local(self._scores(self._parts, queries, tf.constant(item_ids, tf.int64)))
 
     def count_ahead(
         self,
         queries: tf.Tensor,
-        query_rows: Optional[np.ndarray],
+        query_rows: np.ndarray | None,
         scores: np.ndarray,
         block_size: int,
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -208,7 +206,7 @@ class ShardedCatalogue(Catalogue):
         self,
         part: tf.Tensor,
         queries: tf.Tensor,
-        query_rows: Optional[tf.Tensor],
+        query_rows: tf.Tensor | None,
         scores: tf.Tensor,
         block_size: tf.Tensor,
     ) -> tf.Tensor:

@@ -8,7 +8,7 @@ validation set after every epoch, and `evaluate` reports on a whole test set. Al
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Optional, Union
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -107,8 +107,8 @@ class FactorizedRecall(tfrs.metrics.Factorized):
         self,
         query_embeddings: tf.Tensor,
         true_candidate_embeddings: tf.Tensor,
-        true_candidate_ids: Optional[tf.Tensor] = None,
-        sample_weight: Optional[tf.Tensor] = None,
+        true_candidate_ids: tf.Tensor | None = None,
+        sample_weight: tf.Tensor | None = None,
     ) -> tf.Operation:
         """Adds a batch.
 
@@ -137,7 +137,7 @@ class FactorizedRecall(tfrs.metrics.Factorized):
         self,
         query_embeddings: tf.Tensor,
         true_candidate_embeddings: tf.Tensor,
-        true_candidate_ids: Optional[tf.Tensor] = None,
+        true_candidate_ids: tf.Tensor | None = None,
     ) -> tf.Tensor:
         """Ranks ``[num_queries]`` int64 of the true candidates; arguments as in `update_state`."""
         embeddings, identifiers = self._catalogue()
@@ -162,7 +162,7 @@ class FactorizedRecall(tfrs.metrics.Factorized):
         ranks = tf.minimum(ahead + tf.maximum(level, 1), tf.maximum(num_items, 1))
         return tf.where(found, ranks, _NEVER)
 
-    def _catalogue(self) -> tuple[tf.Tensor, Optional[tf.Tensor]]:
+    def _catalogue(self) -> tuple[tf.Tensor, tf.Tensor | None]:
         candidates, identifiers = self._candidates, self._identifiers
         if isinstance(candidates, tf.data.Dataset):
             # One batch of everything: embeddings of a catalogue fit into memory, scores need not.
@@ -180,7 +180,7 @@ class FactorizedRecall(tfrs.metrics.Factorized):
         return tf.convert_to_tensor(candidates), identifiers
 
     def _positions(
-        self, ids: tf.Tensor, identifiers: Optional[tf.Tensor], num_items: tf.Tensor
+        self, ids: tf.Tensor, identifiers: tf.Tensor | None, num_items: tf.Tensor
     ) -> tf.Tensor:
         """The row of each id in the catalogue, or -1."""
         ids = tf.reshape(ids, [-1])
@@ -209,7 +209,7 @@ class FactorizedRecall(tfrs.metrics.Factorized):
         return tf.where(rows < num_items, rows, -1)
 
 
-Embedder = Union[Callable[[], Any], tf.data.Dataset]
+Embedder: TypeAlias = Callable[[], Any] | tf.data.Dataset
 
 
 class RecallCallback(tf.keras.callbacks.Callback):
@@ -254,8 +254,8 @@ class RecallCallback(tf.keras.callbacks.Callback):
         cutoffs: Sequence[int] = DEFAULT_CUTOFFS,
         alpha: float = 1.0,
         average: str = "pairs",
-        every_n_steps: Optional[int] = None,
-        on_report: Optional[Callable[[int, RankingReport], None]] = None,
+        every_n_steps: int | None = None,
+        on_report: Callable[[int, RankingReport], None] | None = None,
         prefix: str = "val_",
         verbose: bool = False,
     ) -> None:
@@ -282,13 +282,13 @@ class RecallCallback(tf.keras.callbacks.Callback):
         self._step = 0
         self.reports: list[tuple[int, RankingReport]] = []
 
-    def on_train_batch_end(self, batch: int, logs: Optional[dict[str, Any]] = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts batches; evaluates if it is time to."""
         self._step += 1
         if self._every_n_steps is not None and self._step % self._every_n_steps == 0:
             self.evaluate()
 
-    def on_epoch_end(self, epoch: int, logs: Optional[dict[str, Any]] = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Evaluates, unless the last batch just did, and adds the figures to ``logs``."""
         if not self.reports or self.reports[-1][0] != self._step or not self._every_n_steps:
             self.evaluate()

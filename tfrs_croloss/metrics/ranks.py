@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -99,7 +99,7 @@ def popularity_ranks(
     query_rows: Any = None,
     excluded: Any = None,
     excluded_positives: str = "error",
-    num_queries: Optional[int] = None,
+    num_queries: int | None = None,
 ) -> np.ndarray:
     """Ranks under one score for each item, the same for every query: the popularity baseline.
 

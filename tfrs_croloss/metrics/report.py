@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -43,7 +43,7 @@ class Averages:
     mrr: float
     mean_rank: float
     expected_recall: float
-    standard_errors: dict[str, Optional[float]]
+    standard_errors: dict[str, float | None]
 
     def figures(self) -> dict[str, float]:
         """All figures by name: ``recall@50``, ..., ``ndcg@50``, ..., ``mrr``, ..."""
@@ -103,7 +103,7 @@ class RankingReport:
             f"{self.pairs.num:,} pairs of {self.users.num:,} users, {self.num_items:,} items",
             f"{'':<16}{'over pairs':>24}{'over users':>24}",
         ]
-        for name, value in self.pairs.figures().items():
+        for name in self.pairs.figures():
             cells = [
                 _with_error(average.figures()[name], average.standard_errors[name])
                 for average in (self.pairs, self.users)
@@ -114,7 +114,7 @@ class RankingReport:
         return "\n".join(lines)
 
 
-def _with_error(value: float, error: Optional[float]) -> str:
+def _with_error(value: float, error: float | None) -> str:
     digits = 4 if abs(value) < 10 else 1
     return f"{value:,.{digits}f} ± " + ("?" if error is None else f"{error:,.{digits}f}")
 
@@ -231,7 +231,7 @@ def check_cutoffs(cutoffs: Sequence[int]) -> list[int]:
     return [int(value) for value in np.unique(values)]
 
 
-def _standard_error(deviations: np.ndarray, divisor: int) -> Optional[float]:
+def _standard_error(deviations: np.ndarray, divisor: int) -> float | None:
     """Of a sum of independent terms over ``divisor``; undefined for a single term."""
     count = len(deviations)
     if count < 2:
@@ -240,7 +240,7 @@ def _standard_error(deviations: np.ndarray, divisor: int) -> Optional[float]:
 
 
 def _averages(
-    num: int, cutoffs: list[int], means: dict[str, float], errors: dict[str, Optional[float]]
+    num: int, cutoffs: list[int], means: dict[str, float], errors: dict[str, float | None]
 ) -> Averages:
     return Averages(
         num=num,
@@ -297,6 +297,4 @@ def evaluate(
         candidate_block_size=candidate_block_size,
         query_block_size=query_block_size,
     )
-    return summarize_ranks(
-        ranks, num_items=num_items, cutoffs=cutoffs, user_rows=rows, alpha=alpha
-    )
+    return summarize_ranks(ranks, num_items=num_items, cutoffs=cutoffs, user_rows=rows, alpha=alpha)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Union
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -22,7 +22,7 @@ require_keras_2("tfrs_croloss.models.towers")
 
 ENCODERS = ("mean", "gru")
 
-TowerInputs = Union[tf.Tensor, Mapping[str, tf.Tensor]]
+TowerInputs: TypeAlias = tf.Tensor | Mapping[str, tf.Tensor]
 """What a tower takes: the column of ids alone, or a mapping with it and the features' columns."""
 
 

@@ -249,9 +249,7 @@ class TwoTowerModel(tfrs.Model):
             return unit_vectors(vectors)
         return tf.cast(vectors, tf.float64 if vectors.dtype == tf.float64 else tf.float32)
 
-    def _considered(
-        self, features: Features, ids: tf.Tensor, is_shared: tf.Tensor
-    ) -> tf.Tensor:
+    def _considered(self, features: Features, ids: tf.Tensor, is_shared: tf.Tensor) -> tf.Tensor:
         batch_size, num_candidates = tf.shape(features[self._id_column])[0], tf.size(ids)
         mask, known = None, None
         if not self.in_batch_negatives:

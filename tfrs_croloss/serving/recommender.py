@@ -336,7 +336,5 @@ def _same_batch(rows: tf.Tensor, **others: tf.Tensor) -> Any:
     for name, value in others.items():
         message = f"{name} should have one row for each query. Received: rows of it, and queries:"
         rows_of_it = tf.shape(value)[0]
-        checks.append(
-            tf.debugging.Assert(tf.equal(rows_of_it, size), [message, rows_of_it, size])
-        )
+        checks.append(tf.debugging.Assert(tf.equal(rows_of_it, size), [message, rows_of_it, size]))
     return tf.control_dependencies(checks)

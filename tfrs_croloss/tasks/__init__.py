@@ -1,7 +1,7 @@
 """Retrieval tasks: what turns query and candidate vectors into a loss, in place of TFRS' task.
 
-``Retrieval`` compares each query with the candidates of the batch, ``CatalogueRetrieval`` with every
-item. Both are Keras layers and ``tfrs.tasks.Task``.
+``Retrieval`` compares each query with the candidates of the batch, ``CatalogueRetrieval`` with
+every item. Both are Keras layers and ``tfrs.tasks.Task``.
 """
 
 from __future__ import annotations

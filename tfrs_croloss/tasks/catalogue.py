@@ -183,6 +183,4 @@ def _rows_of(catalogue: tf.Tensor, name: str, items: tf.Tensor) -> tf.Tensor:
         )
     items = tf.cast(items, tf.int32)
     wrong = tf.logical_or(items < 0, items >= tf.shape(catalogue)[0])
-    return _checks.rows(
-        items, wrong, f"`{name}` should be from 0 to the number of items less 1."
-    )
+    return _checks.rows(items, wrong, f"`{name}` should be from 0 to the number of items less 1.")

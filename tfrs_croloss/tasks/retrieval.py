@@ -82,8 +82,12 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         super().__init__(name=name, autocast=False)
         self._memory_budget = _checks.bytes_or_none("memory_budget", memory_budget)
         self._global_negatives = bool(global_negatives)
-        self._loss = loss if loss is not None else tf.keras.losses.CategoricalCrossentropy(
-            from_logits=True, reduction=tf.keras.losses.Reduction.SUM
+        self._loss = (
+            loss
+            if loss is not None
+            else tf.keras.losses.CategoricalCrossentropy(
+                from_logits=True, reduction=tf.keras.losses.Reduction.SUM
+            )
         )
         self._num_items = _num_items(self._loss, _checks.catalogue_size("num_items", num_items))
         if temperature is not None:
@@ -176,14 +180,15 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         needs_scores = compute_batch_metrics and bool(self._batch_metrics)
         if not needs_scores and self._can_be_fused(query_embeddings):
             loss = self._fused_loss(
-                query_embeddings, candidate_embeddings, allowed, candidate_sampling_probability,
+                query_embeddings,
+                candidate_embeddings,
+                allowed,
+                candidate_sampling_probability,
                 sample_weight,
             )
         else:
             batch = self._batch(query_embeddings, candidate_embeddings, allowed)
-            loss, batch = self._loss_of_scores(
-                batch, candidate_sampling_probability, sample_weight
-            )
+            loss, batch = self._loss_of_scores(batch, candidate_sampling_probability, sample_weight)
         updates = [metric.update_state(loss) for metric in self._loss_metrics]
         if compute_metrics and query_embeddings.shape.rank == 2:
             num_queries = tf.shape(query_embeddings)[0]

@@ -79,7 +79,7 @@ def delimited(
     """A reader of columns that has looked how the file writes its times."""
     forms = set()
     if time is not None:
-        for line in text_files.head(path, HEAD_LINES)[1 if has_header else 0:]:
+        for line in text_files.head(path, HEAD_LINES)[1 if has_header else 0 :]:
             record = split_or_empty(line, separator)
             if len(record) == num_columns:
                 forms.add(time_form(record[time].decode("utf-8", "replace")))

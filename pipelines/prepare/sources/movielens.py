@@ -75,6 +75,4 @@ def _batches(options: SourceOptions, columns: tuple[str, str, str]) -> Iterator[
 
 def _as_bytes(values: Any) -> list[bytes]:
     array = np.asarray(values)
-    return [
-        value if isinstance(value, bytes) else str(value).encode() for value in array.tolist()
-    ]
+    return [value if isinstance(value, bytes) else str(value).encode() for value in array.tolist()]

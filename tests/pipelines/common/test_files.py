@@ -80,8 +80,13 @@ def test_leftovers_of_dead_runs_go_and_live_runs_stay(tmp_path):
         "    sys.stdin.readline()\n"
         "    os._exit(9)\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", script, str(out)], cwd=ROOT, text=True,
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(out)],
+        cwd=ROOT,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert process.stdout.readline() == "ready\n"
     unrelated = tmp_path / ".tmp-out-of-office"
     unrelated.mkdir()

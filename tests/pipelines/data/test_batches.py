@@ -52,9 +52,7 @@ def examples_of(batches: list[dict[str, np.ndarray]]) -> list[tuple[list[int], i
     ]
 
 
-def make_input(
-    options: WindowOptions, users: list[list[int]] | None = None
-) -> TrainingInput:
+def make_input(options: WindowOptions, users: list[list[int]] | None = None) -> TrainingInput:
     return TrainingInput(make_split(users or make_users()), NUM_ITEMS, options)
 
 
@@ -97,9 +95,7 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
     for number, one in enumerate(orders):
         assert all(one != other for other in orders[number + 1 :])
     in_file = [
-        example
-        for examples in plain_windows(make_users(), 4, 1).values()
-        for example in examples
+        example for examples in plain_windows(make_users(), 4, 1).values() for example in examples
     ]
     assert in_file not in orders
 
@@ -142,9 +138,7 @@ def test_one_random_position_of_every_user() -> None:
 
 def test_negatives_are_uniform_and_new_in_every_step() -> None:
     source = make_input(WindowOptions(64, negatives_per_example=10))
-    drawn = [
-        batch["negative_item_id"] for batch in batches_of(source, 0, 40)
-    ]
+    drawn = [batch["negative_item_id"] for batch in batches_of(source, 0, 40)]
     assert {len(negatives) for negatives in drawn} == {640}
     assert len({negatives.tobytes() for negatives in drawn}) == 40
     counts = np.bincount(np.concatenate(drawn), minlength=NUM_ITEMS)
@@ -152,9 +146,10 @@ def test_negatives_are_uniform_and_new_in_every_step() -> None:
     # Chi square with 49 degrees of freedom: mean 49, standard deviation 9.9.
     assert len(counts) == NUM_ITEMS
     assert 10 < np.sum((counts - expected) ** 2 / expected) < 100
-    assert "negative_item_id" not in batches_of(
-        make_input(WindowOptions(4, negatives_per_example=0)), 0, 1
-    )[0]
+    assert (
+        "negative_item_id"
+        not in batches_of(make_input(WindowOptions(4, negatives_per_example=0)), 0, 1)[0]
+    )
 
 
 def test_known_positives_are_all_items_of_the_user() -> None:

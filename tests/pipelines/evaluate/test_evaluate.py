@@ -129,7 +129,11 @@ def test_losses_as_baselines_are_trained_once(
     config = json.loads((tiny_run / "baselines" / "softmax" / "config.json").read_text())
     settings = json.loads((tiny_run / "config.json").read_text())["settings"]
     expected = {
-        **settings, "loss": "softmax", "kernel": "exponential", "rank_kernel": None, "alpha": 1.0
+        **settings,
+        "loss": "softmax",
+        "kernel": "exponential",
+        "rank_kernel": None,
+        "alpha": 1.0,
     }
     assert config["settings"] == expected
     assert "baseline softmax: training" in capsys.readouterr().out
@@ -137,9 +141,7 @@ def test_losses_as_baselines_are_trained_once(
     assert "training" not in capsys.readouterr().out
 
 
-def test_the_report_and_the_table_agree(
-    tiny_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_report_and_the_table_agree(tiny_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = evaluate(tiny_run)
     printed = capsys.readouterr().out
     report = (tiny_run / "report.md").read_text()

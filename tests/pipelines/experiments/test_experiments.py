@@ -49,9 +49,7 @@ SMALL: dict[str, Any] = {
     "max_validation_users": 40,
 }
 OPTIONS = [
-    word
-    for name, value in SMALL.items()
-    for word in (f"--{name.replace('_', '-')}", str(value))
+    word for name, value in SMALL.items() for word in (f"--{name.replace('_', '-')}", str(value))
 ]
 
 

@@ -60,7 +60,13 @@ def test_one_process_for_each_shard(
     assert "still to be written: shards 0, 1" in capsys.readouterr().out
     run_step(*arguments, "--shard", 0)
     assert "Missing: 1." in failure(
-        capsys, "export", "--run", tiny_run, "--out", tmp_path / "m", "--vectors",
+        capsys,
+        "export",
+        "--run",
+        tiny_run,
+        "--out",
+        tmp_path / "m",
+        "--vectors",
         tmp_path / "vectors",
     )
     run_step(*arguments)
@@ -95,7 +101,10 @@ def data_of(run: Path) -> Path:
 
 
 def test_vectors_of_something_else_are_refused(
-    tiny_run: Path, other_run: Path, vectors: Path, tmp_path: Path,
+    tiny_run: Path,
+    other_run: Path,
+    vectors: Path,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = tmp_path / "vectors"
@@ -115,7 +124,15 @@ def test_vectors_of_something_else_are_refused(
     best = json.loads((later / "best" / "best.json").read_text())
     (later / "best" / "best.json").write_text(json.dumps({**best, "step": best["step"] + 5}))
     message = failure(
-        capsys, "export", "--run", later, "--data", data, "--out", tmp_path / "m", "--vectors",
+        capsys,
+        "export",
+        "--run",
+        later,
+        "--data",
+        data,
+        "--out",
+        tmp_path / "m",
+        "--vectors",
         folder,
     )
     assert f"weights of step {best['step']} there, {best['step'] + 5} now" in message
@@ -147,7 +164,11 @@ def test_damaged_vectors_are_refused(
 
 @pytest.mark.parametrize("kind", ["brute_force", "partitioned"])
 def test_a_model_from_files_answers_alike(
-    kind: str, tiny_run: Path, tiny_data: Path, vectors: Path, tmp_path: Path,
+    kind: str,
+    tiny_run: Path,
+    tiny_data: Path,
+    vectors: Path,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given: list[Any] = []

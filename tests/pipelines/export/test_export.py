@@ -53,7 +53,11 @@ def ask_a_stranger(kind: str, folder: Path, scratch: Path, requests: list[Any]) 
     file = scratch / "requests.json"
     file.write_text(json.dumps(requests))
     printed = python_output(
-        "-I", STRANGER, folder, file, op_library(kind),
+        "-I",
+        STRANGER,
+        folder,
+        file,
+        op_library(kind),
         environment={"PYTHONPATH": None, "TF_USE_LEGACY_KERAS": None},
         folder=scratch,
     )
@@ -111,8 +115,15 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("TensorFlow's shared libraries are not in its package here")
     program = tmp_path_factory.mktemp("c") / "recommend"
     subprocess.run(
-        [compiler, PROGRAM, f"-I{tensorflow / 'include'}", *libraries,
-         f"-Wl,-rpath,{tensorflow}", "-o", program],
+        [
+            compiler,
+            PROGRAM,
+            f"-I{tensorflow / 'include'}",
+            *libraries,
+            f"-Wl,-rpath,{tensorflow}",
+            "-o",
+            program,
+        ],
         check=True,
     )
     return program
@@ -185,19 +196,25 @@ def test_saved_model_cli_runs_it(kind: str, exported: Path, names: list[str]) ->
     )
     finished = subprocess.run(
         [sys.executable, "-c", program, json.dumps(commands)],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert finished.returncode == 0, finished.stderr[-2000:]
     shown, ran = finished.stdout.split("===== show\n")[1].split("===== run\n")
-    for part in ("inputs['history']", "inputs['excluded_ids']", "inputs['top_n']",
-                 "outputs['item_ids']", "shape: (-1, -1)"):
+    for part in (
+        "inputs['history']",
+        "inputs['excluded_ids']",
+        "inputs['top_n']",
+        "outputs['item_ids']",
+        "shape: (-1, -1)",
+    ):
         assert part in shown
     assert ran.count("b'item-") == 2
 
 
-def test_a_model_server_answers_alike(
-    exported: Path, names: list[str], tmp_path: Path
-) -> None:
+def test_a_model_server_answers_alike(exported: Path, names: list[str], tmp_path: Path) -> None:
     server = shutil.which("tensorflow_model_server")
     if server is None:
         pytest.skip("tensorflow_model_server is not on the PATH")
@@ -209,12 +226,16 @@ def test_a_model_server_answers_alike(
         port = free.getsockname()[1]
     folder = exported / "brute_force"
     process = subprocess.Popen(
-        [server, "--port=0", f"--rest_api_port={port}", "--model_name=m",
-         f"--model_base_path={folder}"]
+        [
+            server,
+            "--port=0",
+            f"--rest_api_port={port}",
+            "--model_name=m",
+            f"--model_base_path={folder}",
+        ]
     )
     try:
-        body = {"signature_name": "recommend",
-                "instances": [{"history": [names[3]], "top_n": 4}]}
+        body = {"signature_name": "recommend", "instances": [{"history": [names[3]], "top_n": 4}]}
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}/v1/models/m:predict", json.dumps(body).encode()
         )
@@ -228,7 +249,9 @@ def test_a_model_server_answers_alike(
     finally:
         process.terminate()
     here = ask_a_stranger(
-        "brute_force", folder / "1", tmp_path,
+        "brute_force",
+        folder / "1",
+        tmp_path,
         [["recommend", {"history": [[names[3]]], "top_n": [4]}]],
     )
     assert served == here[0]["item_ids"][0]
@@ -239,8 +262,16 @@ def test_what_lies_beside_the_model(exported: Path, names: list[str]) -> None:
 
     folder = exported / "scann" / "1"
     card = (folder / "model_card.md").read_text()
-    for part in ("LambdaCROLoss", "alpha: 1", "rank kernel: sigmoid", "Recall@N", "`scann`",
-                 "users", "tensorflow 2", "`recommend_among`"):
+    for part in (
+        "LambdaCROLoss",
+        "alpha: 1",
+        "rank kernel: sigmoid",
+        "Recall@N",
+        "`scann`",
+        "users",
+        "tensorflow 2",
+        "`recommend_among`",
+    ):
         assert part in card, part
     table = (folder / "index_recall.md").read_text()
     assert table.count("| chosen |") == 1
@@ -260,7 +291,9 @@ def test_what_lies_beside_the_model(exported: Path, names: list[str]) -> None:
 
 
 def test_an_index_that_cannot_keep_the_promise_is_not_published(
-    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    tiny_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from pipelines import export
@@ -271,8 +304,15 @@ def test_an_index_that_cannot_keep_the_promise_is_not_published(
         raise RecallNotReached(recall_target, top_n, [best])
 
     monkeypatch.setattr(export, "tune", cannot)
-    arguments = ["export", "--run", str(tiny_run), "--out", str(tmp_path / "m"), "--index",
-                 "partitioned"]
+    arguments = [
+        "export",
+        "--run",
+        str(tiny_run),
+        "--out",
+        str(tmp_path / "m"),
+        "--index",
+        "partitioned",
+    ]
     assert main(arguments) == 2
     assert "The best found 0.9125" in capsys.readouterr().err
     assert model_versions(tmp_path / "m") == []
@@ -322,9 +362,7 @@ def test_query_prints_a_table(
     printed = capsys.readouterr().out
     assert "not in the catalogue, and left out: what" in printed
     recommend = loading.load_model(folder / "1").signatures["recommend"]
-    answer = recommend(
-        history=tf.constant([[names[3], names[10]]]), top_n=tf.constant([4])
-    )
+    answer = recommend(history=tf.constant([[names[3], names[10]]]), top_n=tf.constant([4]))
     lines = [line.split() for line in printed.splitlines()[-4:]]
     assert [line[1] for line in lines] == [
         item.decode() for item in answer["item_ids"].numpy()[0][:4]

@@ -121,8 +121,10 @@ def test_mixed_line_endings_are_not_bad(tmp_path):
 
 
 def test_json_lines(tmp_path, capsys):
-    good = [json.dumps({"reviewerID": user, "asin": item, "unixReviewTime": time})
-            for user, item, time in LOG]
+    good = [
+        json.dumps({"reviewerID": user, "asin": item, "unixReviewTime": time})
+        for user, item, time in LOG
+    ]
     bad = {
         b"{broken": bad_rows.BROKEN_JSON,
         b'["a", "x", 1]': bad_rows.BROKEN_JSON,
@@ -156,18 +158,31 @@ def test_sequences(tmp_path, capsys):
 
 def test_parquet_rows(tmp_path, capsys):
     users, items, times = map(list, zip(*LOG))
-    table = pa.table({
-        "user": pa.array([*users, None, "a", "a", "a"]),
-        "item": pa.array([*items, "x", None, "x", "x\n"]),
-        "time": pa.array([*map(float, times), 1.0, 1.0, float("nan"), 1.0]),
-    })
+    table = pa.table(
+        {
+            "user": pa.array([*users, None, "a", "a", "a"]),
+            "item": pa.array([*items, "x", None, "x", "x\n"]),
+            "time": pa.array([*map(float, times), 1.0, 1.0, float("nan"), 1.0]),
+        }
+    )
     pq.write_table(table, tmp_path / "x.parquet")
-    command = ["--source", "parquet", "--input", tmp_path / "x.parquet", "--out",
-               tmp_path / "out", *KEEP_ALL]
+    command = [
+        "--source",
+        "parquet",
+        "--input",
+        tmp_path / "x.parquet",
+        "--out",
+        tmp_path / "out",
+        *KEEP_ALL,
+    ]
     assert prepare(*command) == 2
     message = capsys.readouterr().err
-    kinds = [bad_rows.MISSING_USER, bad_rows.MISSING_ITEM, bad_rows.BAD_TIME,
-             bad_rows.CONTROL_CHARACTER]
+    kinds = [
+        bad_rows.MISSING_USER,
+        bad_rows.MISSING_ITEM,
+        bad_rows.BAD_TIME,
+        bad_rows.CONTROL_CHARACTER,
+    ]
     for place, kind in enumerate(kinds, start=len(LOG) + 1):
         assert f"{kind}: 1 (line {place})" in message
     assert prepare(*command, "--max-bad-rows", 4) == 0
@@ -188,8 +203,17 @@ def test_parquet_rows(tmp_path, capsys):
         (gzip.compress((HEADER + text_of(LOG * 500)).encode())[:-30], "gzip"),
         (HEADER.encode() + b"a,x\n", "wrong column count: 1 (line 2)"),
     ],
-    ids=["empty", "blank", "header only", "no column", "twice", "separator", "UTF-16",
-         "cut-off gzip", "bad rows only"],
+    ids=[
+        "empty",
+        "blank",
+        "header only",
+        "no column",
+        "twice",
+        "separator",
+        "UTF-16",
+        "cut-off gzip",
+        "bad rows only",
+    ],
 )
 def test_files_that_are_no_log(tmp_path, capsys, text, said):
     path = write(tmp_path / "x.csv", text)

@@ -64,7 +64,7 @@ def content(folder):
         result[name] = [
             (
                 user,
-                split.items[split.offsets[place]:split.offsets[place + 1]].tolist(),
+                split.items[split.offsets[place] : split.offsets[place + 1]].tolist(),
                 None if lengths is None else int(lengths[place]),
             )
             for place, user in enumerate(users)
@@ -132,8 +132,21 @@ def test_file_order_breaks_ties_in_a_file_of_many_row_groups(tmp_path):
     expected = oracle.prepare(log)
     for threads, limit in ((1, "2GB"), (4, "2GB"), (2, "150MB")):
         out = tmp_path / f"out-{threads}-{limit}"
-        assert prepare("--source", "csv", "--input", path, "--out", out, "--threads", threads,
-                       "--memory-limit", limit) == 0
+        assert (
+            prepare(
+                "--source",
+                "csv",
+                "--input",
+                path,
+                "--out",
+                out,
+                "--threads",
+                threads,
+                "--memory-limit",
+                limit,
+            )
+            == 0
+        )
         assert content(out) == expected
 
 
@@ -222,12 +235,24 @@ def test_kill_in_the_middle_leaves_the_old_result_and_a_rerun_works(tmp_path):
     out = tmp_path / "out"
     prepare("--source", "csv", "--input", write_csv(tmp_path / "s.csv", small), "--out", out)
 
-    command = ["prepare", "--source", "csv", "--input", str(large), "--out", str(out),
-               "--overwrite"]
+    command = [
+        "prepare",
+        "--source",
+        "csv",
+        "--input",
+        str(large),
+        "--out",
+        str(out),
+        "--overwrite",
+    ]
     killed = 0
     for pattern in ("work/log.duckdb", "train/offsets.npy"):
-        process = subprocess.Popen([sys.executable, "-m", "pipelines", *command], cwd=ROOT,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pipelines", *command],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         deadline = time.monotonic() + 60
         while not list(tmp_path.glob(f".tmp-out-{process.pid}-*/{pattern}")):
             assert process.poll() is None and time.monotonic() < deadline
@@ -249,9 +274,23 @@ def test_interruption_while_the_engine_works_is_no_traceback(tmp_path):
         file.write("user,item\n")
         file.writelines(f"u{row % 90_001},i{row % 7_001}\n" for row in range(3_000_000))
     process = subprocess.Popen(
-        [sys.executable, "-m", "pipelines", "prepare", "--source", "csv", "--input", str(path),
-         "--out", str(tmp_path / "out")],
-        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        [
+            sys.executable,
+            "-m",
+            "pipelines",
+            "prepare",
+            "--source",
+            "csv",
+            "--input",
+            str(path),
+            "--out",
+            str(tmp_path / "out"),
+        ],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob(".tmp-out-*/work/log.duckdb.wal")):
         assert process.poll() is None and time.monotonic() < deadline

@@ -13,16 +13,12 @@ from tests.pipelines.prepare.test_prepare import content, make_log, prepare, wri
 from tests.support import prepare_oracle as oracle
 
 # Rows that survive every filter of 1: users a to e, each with three items.
-LOG = [
-    (user, item, 10 * place + ord(user)) for place, item in enumerate("xyz") for user in "abcde"
-]
+LOG = [(user, item, 10 * place + ord(user)) for place, item in enumerate("xyz") for user in "abcde"]
 KEEP_ALL = ["--min-item-count", 1, "--min-user-count", 1]
 
 
 def text_of(log, separator=",", columns=(0, 1, 2)):
-    return "".join(
-        separator.join(str(row[column]) for column in columns) + "\n" for row in log
-    )
+    return "".join(separator.join(str(row[column]) for column in columns) + "\n" for row in log)
 
 
 def check(tmp_path, log, *arguments, **keywords):
@@ -44,8 +40,20 @@ def test_csv_with_other_columns_quotes_and_windows_lines(tmp_path):
         f'"a ""note"", with commas",{time},{user},"{item}"\r\n' for user, item, time in LOG
     )
     path = write(tmp_path / "x.csv", text)
-    check(tmp_path, LOG, "--source", "csv", "--input", path, "--user-column", "who",
-          "--item-column", "what", "--time-column", "when")
+    check(
+        tmp_path,
+        LOG,
+        "--source",
+        "csv",
+        "--input",
+        path,
+        "--user-column",
+        "who",
+        "--item-column",
+        "what",
+        "--time-column",
+        "when",
+    )
 
 
 def test_gzip_is_recognised_by_content(tmp_path):
@@ -60,21 +68,34 @@ def test_byte_order_mark_and_no_last_newline(tmp_path):
 
 def test_tsv_by_column_numbers(tmp_path):
     path = write(tmp_path / "x.tsv", text_of(LOG, "\t", (2, 1, 0)))
-    check(tmp_path, LOG, "--source", "tsv", "--input", path, "--no-header", "--user-column", 3,
-          "--item-column", 2, "--time-column", 1)
+    check(
+        tmp_path,
+        LOG,
+        "--source",
+        "tsv",
+        "--input",
+        path,
+        "--no-header",
+        "--user-column",
+        3,
+        "--item-column",
+        2,
+        "--time-column",
+        1,
+    )
 
 
 def test_blanks_as_separator_in_file_order(tmp_path):
     log = [(user, item, place) for place, (user, item, _) in enumerate(LOG)]
     path = write(tmp_path / "x.txt", text_of(log, " ", (0, 1)))
-    check(tmp_path, log, "--source", "csv", "--separator", "space", "--no-header",
-          "--input", path)
+    check(tmp_path, log, "--source", "csv", "--separator", "space", "--no-header", "--input", path)
 
 
 def test_several_files_are_one_log(tmp_path):
     log = [(user, item, 7) for user, item, _ in LOG]  # Only the order of files tells the time.
-    paths = [write_csv(tmp_path / f"{name}.csv", part)
-             for name, part in (("z", log[:7]), ("a", log[7:]))]
+    paths = [
+        write_csv(tmp_path / f"{name}.csv", part) for name, part in (("z", log[:7]), ("a", log[7:]))
+    ]
     check(tmp_path, log, "--source", "csv", "--input", *paths)
 
 
@@ -111,8 +132,9 @@ def test_times_in_every_form(tmp_path, write_time):
     check(tmp_path, expected, "--source", "csv", "--input", path)
     # The same through the careful reader, which one bad row brings in.
     slow = write(tmp_path / "y.csv", path.read_text() + "broken\n")
-    check(tmp_path, expected, "--source", "csv", "--input", slow, "--max-bad-rows", 1,
-          "--overwrite")
+    check(
+        tmp_path, expected, "--source", "csv", "--input", slow, "--max-bad-rows", 1, "--overwrite"
+    )
 
 
 def test_a_decimal_far_down_is_not_rounded(tmp_path):
@@ -143,15 +165,28 @@ def test_parquet(tmp_path, kind):
 
 def test_sequences(tmp_path):
     lines = ["x y z", "z", "", "y y x", "x  z "] * 12
-    log = [(str(number), item, place) for number, line in enumerate(lines, start=1)
-           for place, item in enumerate(line.split())]
+    log = [
+        (str(number), item, place)
+        for number, line in enumerate(lines, start=1)
+        for place, item in enumerate(line.split())
+    ]
     path = write(tmp_path / "s.txt.gz", gzip.compress("\n".join(lines).encode()))
     check(tmp_path, log, "--source", "sequences", "--input", path)
 
 
 def test_amazon_reviews(tmp_path):
-    lines = [json.dumps({"reviewerID": user, "asin": item, "overall": 5.0, "reviewText": "tab\t",
-                         "unixReviewTime": time}) for user, item, time in LOG]
+    lines = [
+        json.dumps(
+            {
+                "reviewerID": user,
+                "asin": item,
+                "overall": 5.0,
+                "reviewText": "tab\t",
+                "unixReviewTime": time,
+            }
+        )
+        for user, item, time in LOG
+    ]
     path = write(tmp_path / "reviews_5.json.gz", gzip.compress("\n".join(lines).encode()))
     check(tmp_path, LOG, "--source", "amazon-reviews", "--input", path)
 
@@ -242,8 +277,12 @@ def test_authors_files_keep_their_users(tmp_path):
     folder.mkdir()
     write_authors(folder, parts)
     for place in (folder, folder / "book"):
-        assert prepare("--source", "authors", "--input", place, "--out", tmp_path / "out",
-                       "--overwrite") == 0
+        assert (
+            prepare(
+                "--source", "authors", "--input", place, "--out", tmp_path / "out", "--overwrite"
+            )
+            == 0
+        )
         found = content(tmp_path / "out")
         # y 5 times, x 4, z 2, q 1.
         assert found["item_ids"] == ["y", "x", "z", "q"]
@@ -288,8 +327,10 @@ PAIRS = {
 def test_presplit_with_valid(tmp_path, header):
     folder = tmp_path / "data"
     folder.mkdir()
-    log = {part: [(str(ord(user)), str(ord(item))) for user, item in pairs]
-           for part, pairs in PAIRS.items()}
+    log = {
+        part: [(str(ord(user)), str(ord(item))) for user, item in pairs]
+        for part, pairs in PAIRS.items()
+    }
     for part, pairs in log.items():
         lines = ["u_id\ti_id"] * header + ["\t".join(pair) for pair in pairs]
         write(folder / f"{part}.tsv", "\n".join(lines))
@@ -305,8 +346,10 @@ def test_presplit_with_valid(tmp_path, header):
     def numbers(user, *items):
         return [found["item_ids"].index(item) for item in oracle.without_order(user, items)]
 
-    assert dict((user, items) for user, items, _ in found["train"]) == {
-        one: numbers(one, x, y), two: numbers(two, y, z, y), four: [0]
+    assert {user: items for user, items, _ in found["train"]} == {
+        one: numbers(one, x, y),
+        two: numbers(two, y, z, y),
+        four: [0],
     }
     assert sorted(found["valid"]) == [
         (one, numbers(one, x, y) + numbers(one, z), 2),
@@ -331,20 +374,36 @@ def test_presplit_without_valid_holds_out_a_share_by_seed(tmp_path):
     held = {}
     for seed in (0, 1):
         out = tmp_path / f"out-{seed}"
-        assert prepare("--source", "presplit", "--input", folder, "--out", out, "--valid-share",
-                       0.2, "--seed", seed) == 0
+        assert (
+            prepare(
+                "--source",
+                "presplit",
+                "--input",
+                folder,
+                "--out",
+                out,
+                "--valid-share",
+                0.2,
+                "--seed",
+                seed,
+            )
+            == 0
+        )
         found = content(out)
         names = found["item_ids"]
         known = {user: items for user, items, _ in found["train"]}
-        held[seed] = {user: [names[item] for item in items[length:]]
-                      for user, items, length in found["valid"]}
+        held[seed] = {
+            user: [names[item] for item in items[length:]] for user, items, length in found["valid"]
+        }
         for user, items, length in found["valid"] + found["test"]:
             assert items[:length] == known[user]
         assert {int(user): len(items) for user, items in held[seed].items()} == {
             user: int(0.2 * size + 0.5) for user, size in sizes.items()
         }
-        assert all(len(known[str(user)]) + len(held[seed][str(user)]) == size
-                   for user, size in sizes.items())
+        assert all(
+            len(known[str(user)]) + len(held[seed][str(user)]) == size
+            for user, size in sizes.items()
+        )
     assert held[0] != held[1]
 
 
@@ -358,18 +417,49 @@ def test_presplit_needs_train_and_test(tmp_path, capsys):
     "arguments, users, items, rows",
     [
         (["--source", "sequences", "--input", "cds/sequences.txt.gz"], 17_052, 35_118, 472_265),
-        (["--source", "csv", "--separator", "space", "--no-header", "--input",
-          "video-games/interactions.txt.gz"], 31_013, 23_715, 287_107),
-        (["--source", "tsv", "--no-header", "--time-column", "3", "--input",
-          "beauty-timestamps/interactions.tsv.gz"], 22_363, 12_101, 198_502),
+        (
+            [
+                "--source",
+                "csv",
+                "--separator",
+                "space",
+                "--no-header",
+                "--input",
+                "video-games/interactions.txt.gz",
+            ],
+            31_013,
+            23_715,
+            287_107,
+        ),
+        (
+            [
+                "--source",
+                "tsv",
+                "--no-header",
+                "--time-column",
+                "3",
+                "--input",
+                "beauty-timestamps/interactions.tsv.gz",
+            ],
+            22_363,
+            12_101,
+            198_502,
+        ),
         (["--source", "authors", "--input", "books-sample"], 1_467, 17_049, 20_000),
         (["--source", "presplit", "--input", "health"], 1_974, 1_200, 48_189),
         (["--source", "presplit", "--input", "electronic"], 13_455, 8_360, 234_521),
         # The description counts the ids 0 to 8,692; one of them does not occur.
         (["--source", "presplit", "--input", "beauty"], 15_603, 8_692, 139_554),
     ],
-    ids=["cds", "video-games", "beauty-timestamps", "books-sample", "health", "electronic",
-         "beauty"],
+    ids=[
+        "cds",
+        "video-games",
+        "beauty-timestamps",
+        "books-sample",
+        "health",
+        "electronic",
+        "beauty",
+    ],
 )
 def test_shared_data(tmp_path, shared_data, arguments, users, items, rows):
     place = arguments.index("--input") + 1

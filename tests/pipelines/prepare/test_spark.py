@@ -44,20 +44,31 @@ def spark():
 
 
 # Several tasks for every step, and none of the work that only pays for large ones.
-SMALL_TASKS = ["spark.sql.shuffle.partitions=2", "spark.sql.files.maxPartitionBytes=16384",
-               "spark.sql.files.openCostInBytes=0", "spark.sql.codegen.wholeStage=false",
-               "spark.sql.codegen.factoryMode=NO_CODEGEN", "spark.sql.adaptive.enabled=false"]
+SMALL_TASKS = [
+    "spark.sql.shuffle.partitions=2",
+    "spark.sql.files.maxPartitionBytes=16384",
+    "spark.sql.files.openCostInBytes=0",
+    "spark.sql.codegen.wholeStage=false",
+    "spark.sql.codegen.factoryMode=NO_CODEGEN",
+    "spark.sql.adaptive.enabled=false",
+]
 
 
 def files(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes()
-            for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def manifest(folder):
     found = json.loads((folder / "manifest.json").read_text())
-    return {key: value for key, value in found.items()
-            if key not in ("created", "engine", "versions", "seconds")}
+    return {
+        key: value
+        for key, value in found.items()
+        if key not in ("created", "engine", "versions", "seconds")
+    }
 
 
 def compare(tmp_path, *arguments):
@@ -125,7 +136,7 @@ def test_too_many_bad_rows_are_the_same_error(tmp_path, capsys):
         command = ["--source", "csv", "--input", path, "--out", tmp_path / "out"]
         assert prepare(*command, "--engine", engine, "--spark-master", MASTER) == 2
         shown = capsys.readouterr().err
-        messages.append(shown[shown.index("error: "):])
+        messages.append(shown[shown.index("error: ") :])
     assert messages[0] == messages[1]
     assert f"{bad_rows.MISSING_USER}: 1 (line 3003)" in messages[0]
     assert [entry.name for entry in tmp_path.iterdir()] == ["x.csv"]
@@ -140,19 +151,22 @@ def test_quoted_fields_and_records_over_several_lines(tmp_path):
         lines.append(f'"{user}, ""x""",{item},{time},{note}'.encode())
     lines[700:700] = [b'a,"stray,1,x', b'a,b"b,1,"x"y']
     path = tmp_path / "x.csv"
-    path.write_bytes(b"\n".join([b'user,item,time,note', *lines]) + b"\n")
+    path.write_bytes(b"\n".join([b"user,item,time,note", *lines]) + b"\n")
     compare(tmp_path, "--source", "csv", "--input", path, "--max-bad-rows", 2)
 
 
 def test_several_files_plain_and_packed_are_one_log(tmp_path):
-    log = [(user, item, time if place % 2 else f"{time}.5")
-           for place, (user, item, time) in enumerate(make_log(2000))]
+    log = [
+        (user, item, time if place % 2 else f"{time}.5")
+        for place, (user, item, time) in enumerate(make_log(2000))
+    ]
     paths = []
     for place, name in enumerate(["z.csv", "_hidden", "x{1,2}*.gz", "day/z.csv"]):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
-        text = "\n".join(["user\titem\ttime", "broken",
-                          *("\t".join(map(str, row)) for row in log[place::4])]).encode()
+        text = "\n".join(
+            ["user\titem\ttime", "broken", *("\t".join(map(str, row)) for row in log[place::4])]
+        ).encode()
         path.write_bytes(gzip.compress(text) if place % 2 else text)
         paths.append(path)
     compare(tmp_path, "--source", "tsv", "--input", *paths, "--max-bad-rows", 4)
@@ -162,8 +176,12 @@ def test_several_files_plain_and_packed_are_one_log(tmp_path):
     "write_time",
     [
         lambda time: f"2020-01-01T00:{time % 60:02d}:00" + ["Z", ".125", "", "+05:30"][time % 4],
-        lambda time: [f"2020-01-{time % 28 + 1:02d}", "2020-01-05 10:20", "20200105T101112Z",
-                      " 2020-01-05T10:20:30z "][time % 4],
+        lambda time: [
+            f"2020-01-{time % 28 + 1:02d}",
+            "2020-01-05 10:20",
+            "20200105T101112Z",
+            " 2020-01-05T10:20:30z ",
+        ][time % 4],
         lambda time: [f"{1_700_000_000_000_000_000 + time}", f" {time}", f"+{time}"][time % 3],
     ],
     ids=["dates", "odd dates", "nanoseconds"],
@@ -182,16 +200,24 @@ def test_without_times_the_order_of_the_files_counts(tmp_path):
 
 
 def test_json_lines(tmp_path):
-    lines = [json.dumps({"reviewerID": user, "asin": item, "reviewText": 'a "tab\t" é',
-                         "unixReviewTime": time}, ensure_ascii=place % 2 == 0).encode()
-             for place, (user, item, time) in enumerate(make_log(1500))]
+    lines = [
+        json.dumps(
+            {"reviewerID": user, "asin": item, "reviewText": 'a "tab\t" é', "unixReviewTime": time},
+            ensure_ascii=place % 2 == 0,
+        ).encode()
+        for place, (user, item, time) in enumerate(make_log(1500))
+    ]
     odd = [
-        b"{broken", b'["a", "x", 1]', b'{"reviewerID": ["a"], "asin": "x", "unixReviewTime": 1}',
-        b'{"asin": "x", "unixReviewTime": 1}', b'{"reviewerID": "a", "asin": "x"}',
+        b"{broken",
+        b'["a", "x", 1]',
+        b'{"reviewerID": ["a"], "asin": "x", "unixReviewTime": 1}',
+        b'{"asin": "x", "unixReviewTime": 1}',
+        b'{"reviewerID": "a", "asin": "x"}',
         b'{"reviewerID": "a", "asin": "\xff", "unixReviewTime": 1}',
         b'{"reviewerID": "a", "asin": "\\ud800", "unixReviewTime": 1}',
         b'{"reviewerID": "a", "asin": "x", "unixReviewTime": 1} {}',
-        b'{"reviewerID": 7, "asin": 1.50, "unixReviewTime": "12"}', b" ",
+        b'{"reviewerID": 7, "asin": 1.50, "unixReviewTime": "12"}',
+        b" ",
         b'{"reviewerID": "a", "asin": "\\ud83d\\ude00", "unixReviewTime": 5}',
     ]
     for place, line in enumerate(odd):
@@ -203,13 +229,18 @@ def test_json_lines(tmp_path):
 
 def test_published_forms(tmp_path):
     ratings = tmp_path / "ratings.csv"
-    ratings.write_text("user_id,parent_asin,rating,timestamp\n" + "".join(
-        f"{user},{item},5.0,{time}\n" for user, item, time in make_log(800)))
+    ratings.write_text(
+        "user_id,parent_asin,rating,timestamp\n"
+        + "".join(f"{user},{item},5.0,{time}\n" for user, item, time in make_log(800))
+    )
     compare(tmp_path, "--source", "amazon-ratings", "--input", ratings)
     taobao = tmp_path / "UserBehavior.csv"
-    taobao.write_text("".join(
-        f"{user},{item},9,{'pv' if place % 3 else 'buy'},{time}\n"
-        for place, (user, item, time) in enumerate(make_log(2000, 60, 60))))
+    taobao.write_text(
+        "".join(
+            f"{user},{item},9,{'pv' if place % 3 else 'buy'},{time}\n"
+            for place, (user, item, time) in enumerate(make_log(2000, 60, 60))
+        )
+    )
     out = compare(tmp_path, "--source", "taobao", "--input", taobao)
     assert manifest(out)["statistics"]["unwanted_rows"] > 0
 
@@ -230,16 +261,21 @@ def test_sequences_and_logs_that_come_split(tmp_path):
 @pytest.mark.parametrize("kind", ["text", "seconds", "nanoseconds and integers", "decimals"])
 def test_parquet(tmp_path, kind):
     users, items, times = map(list, zip(*make_log(1200)))
-    arrays = {"Who?": pa.array(users), "a`b": pa.array(items).dictionary_encode(),
-              "when": pa.array(times)}
+    arrays = {
+        "Who?": pa.array(users),
+        "a`b": pa.array(items).dictionary_encode(),
+        "when": pa.array(times),
+    }
     bad = 0
     if kind == "text":
         bad = 5
         odd_users = [None, "a", " ", "a", "a"]
         odd_items = [b"x", None, b"x", b"x\n", b"\xff"]
-        arrays = {"Who?": pa.array([*odd_users, *users]),
-                  "a`b": pa.array([*odd_items, *(item.encode() for item in items)]),
-                  "when": pa.array(list(map(str, [1] * 5 + times)))}
+        arrays = {
+            "Who?": pa.array([*odd_users, *users]),
+            "a`b": pa.array([*odd_items, *(item.encode() for item in items)]),
+            "when": pa.array(list(map(str, [1] * 5 + times))),
+        }
     if kind == "seconds":
         arrays["when"] = pa.array(times, pa.timestamp("s", "Europe/Berlin"))
     if kind == "nanoseconds and integers":
@@ -250,8 +286,21 @@ def test_parquet(tmp_path, kind):
         arrays["when"] = pa.array([None, float("nan"), *(time / 8 for time in times[2:])])
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table(arrays), path, row_group_size=100)
-    compare(tmp_path, "--source", "parquet", "--input", path, "--user-column", "Who?",
-            "--item-column", "a`b", "--time-column", "when", "--max-bad-rows", bad)
+    compare(
+        tmp_path,
+        "--source",
+        "parquet",
+        "--input",
+        path,
+        "--user-column",
+        "Who?",
+        "--item-column",
+        "a`b",
+        "--time-column",
+        "when",
+        "--max-bad-rows",
+        bad,
+    )
 
 
 def test_what_is_there_is_found_whichever_engine_made_it(tmp_path, capsys):
@@ -296,8 +345,17 @@ def test_settings_that_cannot_work_are_clear_errors(tmp_path, capsys, monkeypatc
 
 def test_a_process_of_its_own(tmp_path, run_python):
     path = write_csv(tmp_path / "x.csv", make_log(900))
-    command = ["prepare", "--source", "csv", "--input", str(path), "--out", str(tmp_path / "out"),
-               "--engine", "spark"]
+    command = [
+        "prepare",
+        "--source",
+        "csv",
+        "--input",
+        str(path),
+        "--out",
+        str(tmp_path / "out"),
+        "--engine",
+        "spark",
+    ]
     shown = run_python(f"""
 import contextlib, io
 from pipelines.__main__ import main

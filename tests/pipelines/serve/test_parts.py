@@ -23,8 +23,11 @@ from tests.support.serving_model import publish, refuse_constant
 
 SHAPES = arrays.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=4)
 VALUES = st.one_of(
-    arrays.arrays(np.float32, SHAPES), arrays.arrays(np.float64, SHAPES),
-    arrays.arrays(np.int32, SHAPES), arrays.arrays(np.int64, SHAPES), arrays.arrays(bool, SHAPES),
+    arrays.arrays(np.float32, SHAPES),
+    arrays.arrays(np.float64, SHAPES),
+    arrays.arrays(np.int32, SHAPES),
+    arrays.arrays(np.int64, SHAPES),
+    arrays.arrays(bool, SHAPES),
     arrays.arrays(object, SHAPES, elements=st.binary(max_size=5), fill=st.nothing()),
 )
 
@@ -53,8 +56,15 @@ def test_messages_keep_type_shape_and_values(value):
     np.testing.assert_array_equal(back, value)
 
 
-@pytest.mark.parametrize("value", [np.array(3, np.int32), np.empty((2, 0), np.float32),
-                                   np.array(0.5, np.float16), np.array([1 + 2j], np.complex64)])
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array(3, np.int32),
+        np.empty((2, 0), np.float32),
+        np.array(0.5, np.float16),
+        np.array([1 + 2j], np.complex64),
+    ],
+)
 def test_messages_of_unusual_tensors(value):
     back = tf.make_ndarray(protos.to_proto(value))
     assert back.dtype == value.dtype and back.shape == value.shape
@@ -70,13 +80,19 @@ def test_limits_name_what_arrived():
         limits.check({"history": np.empty((4, 1), object)})
 
 
-@pytest.mark.parametrize("text, expected", [
-    ("Graph execution error:\n\nDetected at node 'x' defined at (most recent call last):\n"
-     "assertion failed: [ids should be known] [Condition x > 0 did not hold] [x = ] [0]\n"
-     "\t [[{{node x}}]]", "ids should be known"),
-    ("Key not found [[{{node lookup}}]]", "Key not found"),
-    ("", "InvalidArgumentError"),
-])
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        (
+            "Graph execution error:\n\nDetected at node 'x' defined at (most recent call last):\n"
+            "assertion failed: [ids should be known] [Condition x > 0 did not hold] [x = ] [0]\n"
+            "\t [[{{node x}}]]",
+            "ids should be known",
+        ),
+        ("Key not found [[{{node lookup}}]]", "Key not found"),
+        ("", "InvalidArgumentError"),
+    ],
+)
 def test_first_line(text, expected):
     assert first_line(tf.errors.InvalidArgumentError(None, None, text)) == expected
 
@@ -93,8 +109,10 @@ def model(tmp_path_factory):
 def test_together_or_alone_the_answer_is_the_same(model):
     signature = model.signature("recommend")
     requests = [
-        {"history": np.array([[f"{place}", ""]] * rows, object),
-         "top_n": np.full(rows, 3, np.int32)}
+        {
+            "history": np.array([[f"{place}", ""]] * rows, object),
+            "top_n": np.full(rows, 3, np.int32),
+        }
         for place, rows in enumerate((1, 3, 2))
     ]
     together = run_together(model, signature, requests)
@@ -123,10 +141,12 @@ def test_batches_have_bounds(model):
         metrics = Metrics()
         batcher = Batcher(model, pool, BatchSettings(max_rows=8, wait_seconds=0.05), metrics)
         signature = model.signature("batch_size")
-        return await asyncio.gather(*(
-            batcher.run(signature, {"values": np.full(rows, float(rows), np.float32)})
-            for rows in (3, 3, 3, 20, 1)
-        ))
+        return await asyncio.gather(
+            *(
+                batcher.run(signature, {"values": np.full(rows, float(rows), np.float32)})
+                for rows in (3, 3, 3, 20, 1)
+            )
+        )
 
     with ThreadPoolExecutor(2) as pool:
         answers = asyncio.run(run())

@@ -59,9 +59,15 @@ def at_once(function, arguments):
 
 
 def test_status_of_the_model_and_of_a_version(server):
-    expected = {"model_version_status": [{
-        "version": "7", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""},
-    }]}
+    expected = {
+        "model_version_status": [
+            {
+                "version": "7",
+                "state": "AVAILABLE",
+                "status": {"error_code": "OK", "error_message": ""},
+            }
+        ]
+    }
     assert server.get("/v1/models/books") == (200, expected)
     assert server.get("/v1/models/books/versions/7") == (200, expected)
 
@@ -83,22 +89,37 @@ def test_metadata_has_names_types_and_shapes(server):
 def test_rows_of_several_outputs_are_objects(server, path, instance):
     status, answer = server.post({"instances": [instance]}, path)
     # Two items of history, and version 7, make 9; the second score is a quarter less.
-    assert (status, answer) == (200, {"predictions": [{
-        "item_ids": ["a-0", "a-1"], "scores": [9.0, 8.75], "num_results": 2, "is_default": False,
-    }]})
+    assert (status, answer) == (
+        200,
+        {
+            "predictions": [
+                {
+                    "item_ids": ["a-0", "a-1"],
+                    "scores": [9.0, 8.75],
+                    "num_results": 2,
+                    "is_default": False,
+                }
+            ]
+        },
+    )
 
 
 def test_columns(server):
-    status, answer = server.post({
-        "signature_name": "recommend",
-        "inputs": {"history": [["a", ""], ["", ""]], "top_n": [1, 3]},
-    })
+    status, answer = server.post(
+        {
+            "signature_name": "recommend",
+            "inputs": {"history": [["a", ""], ["", ""]], "top_n": [1, 3]},
+        }
+    )
     assert status == 200
-    assert answer == {"outputs": {
-        "item_ids": [["a-0", "a-1", "a-2"], ["-0", "-1", "-2"]],
-        "scores": [[8.0, 7.75, 7.5], [7.0, 6.75, 6.5]],
-        "num_results": [1, 3], "is_default": [False, True],
-    }}
+    assert answer == {
+        "outputs": {
+            "item_ids": [["a-0", "a-1", "a-2"], ["-0", "-1", "-2"]],
+            "scores": [[8.0, 7.75, 7.5], [7.0, 6.75, 6.5]],
+            "num_results": [1, 3],
+            "is_default": [False, True],
+        }
+    }
 
 
 def test_one_output_is_bare(server):
@@ -121,17 +142,25 @@ def test_floats_are_short_and_exact(server):
 def test_what_is_not_finite_is_null(server):
     # The logarithm of 0.
     assert server.post({"signature_name": "norm", "instances": [[0, 0], [1, 0]]}) == (
-        200, {"predictions": [None, 0.0]})
+        200,
+        {"predictions": [None, 0.0]},
+    )
 
 
 def test_bytes_and_text(server):
-    status, answer = server.post({"signature_name": "mirror", "instances": [
-        {"data": {"b64": "/wA="}, "flip": True}, {"data": "é\u2028\"", "flip": False},
-    ]})
+    status, answer = server.post(
+        {
+            "signature_name": "mirror",
+            "instances": [
+                {"data": {"b64": "/wA="}, "flip": True},
+                {"data": 'é\u2028"', "flip": False},
+            ],
+        }
+    )
     assert status == 200
     assert answer["predictions"] == [
         {"data_bytes": {"b64": "/wA="}, "text": {"b64": "/wA="}, "flipped": False},
-        {"data_bytes": {"b64": "w6nigKgi"}, "text": "é\u2028\"", "flipped": True},
+        {"data_bytes": {"b64": "w6nigKgi"}, "text": 'é\u2028"', "flipped": True},
     ]
 
 
@@ -177,14 +206,22 @@ BAD_BODIES = [
     ({"instances": [{"history": ["a"], "x": 1}]}, "instances[0]: signature 'serving_default'"),
     ({"inputs": {"other": HISTORY}}, "Missing: history. Not known: other"),
     ({"inputs": HISTORY, "signature_name": "recommend"}, "2 inputs (history, top_n)"),
-    ({"inputs": {"history": HISTORY, "top_n": [1.0]}, "signature_name": "recommend"},
-     "'top_n' should be int32: received 1.0"),
-    ({"inputs": {"history": HISTORY, "top_n": [True]}, "signature_name": "recommend"},
-     "'top_n' should be int32: received true"),
-    ({"inputs": {"history": HISTORY, "top_n": ["1"]}, "signature_name": "recommend"},
-     "'top_n' should be int32: received \"1\""),
-    ({"inputs": {"history": HISTORY, "top_n": [2**31]}, "signature_name": "recommend"},
-     "'top_n' should be int32"),
+    (
+        {"inputs": {"history": HISTORY, "top_n": [1.0]}, "signature_name": "recommend"},
+        "'top_n' should be int32: received 1.0",
+    ),
+    (
+        {"inputs": {"history": HISTORY, "top_n": [True]}, "signature_name": "recommend"},
+        "'top_n' should be int32: received true",
+    ),
+    (
+        {"inputs": {"history": HISTORY, "top_n": ["1"]}, "signature_name": "recommend"},
+        "'top_n' should be int32: received \"1\"",
+    ),
+    (
+        {"inputs": {"history": HISTORY, "top_n": [2**31]}, "signature_name": "recommend"},
+        "'top_n' should be int32",
+    ),
     ({"instances": [[1, 2, 3]], "signature_name": "norm"}, "shape [?, 2]. Received: [1, 3]"),
     ({"instances": [{"data": "a", "flip": 1}], "signature_name": "mirror"}, "bool: received 1"),
     ({"instances": [["a"]] * 51}, "at most 50 rows. Received: 51"),
@@ -205,18 +242,21 @@ def test_an_error_of_the_model_is_one_line(server):
     assert server.post(negative) == (400, {"error": "values should not be negative."})
 
 
-@pytest.mark.parametrize("path, status, fragment", [
-    ("/v1/models/other", 404, "no model 'other'"),
-    ("/v1/models/other/metadata", 404, "no model 'other'"),
-    ("/v1/models/books/versions/8", 404, "no version 8"),
-    ("/v1/models/books/versions/99999999999999999999/metadata", 404, "Served: 7"),
-    ("/v1/models/books/labels/stable", 404, "labels"),
-    ("/v1/models/books:predict", 405, "takes POST"),
-    ("/v1/models/books:classify", 501, "Use :predict"),
-    ("/v1/models/books:nonsense", 404, "Malformed request"),
-    ("/v1/models/books/versions/x", 404, "Malformed request"),
-    ("/nothing", 404, "Malformed request"),
-])
+@pytest.mark.parametrize(
+    "path, status, fragment",
+    [
+        ("/v1/models/other", 404, "no model 'other'"),
+        ("/v1/models/other/metadata", 404, "no model 'other'"),
+        ("/v1/models/books/versions/8", 404, "no version 8"),
+        ("/v1/models/books/versions/99999999999999999999/metadata", 404, "Served: 7"),
+        ("/v1/models/books/labels/stable", 404, "labels"),
+        ("/v1/models/books:predict", 405, "takes POST"),
+        ("/v1/models/books:classify", 501, "Use :predict"),
+        ("/v1/models/books:nonsense", 404, "Malformed request"),
+        ("/v1/models/books/versions/x", 404, "Malformed request"),
+        ("/nothing", 404, "Malformed request"),
+    ],
+)
 def test_paths_that_do_not_answer(server, path, status, fragment):
     received, answer = server.get(path)
     assert received == status and set(answer) == {"error"} and fragment in answer["error"]
@@ -235,10 +275,14 @@ def test_predict_of_an_unknown_model_or_version(server, path):
 def test_huge_bodies_are_refused(server, chunked):
     body = b'{"instances": ["' + b"a" * (3 << 20) + b'"]}'
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-    pieces = (body[start:start + 65536] for start in range(0, len(body), 65536))
-    connection.request("POST", "/v1/models/books:predict", pieces if chunked else body,
-                       encode_chunked=chunked,
-                       headers={"Transfer-Encoding": "chunked"} if chunked else {})
+    pieces = (body[start : start + 65536] for start in range(0, len(body), 65536))
+    connection.request(
+        "POST",
+        "/v1/models/books:predict",
+        pieces if chunked else body,
+        encode_chunked=chunked,
+        headers={"Transfer-Encoding": "chunked"} if chunked else {},
+    )
     response = connection.getresponse()
     assert response.status == 413
     assert response.read().startswith(b'{\n "error": "the body should have at most 1048576 bytes')
@@ -247,16 +291,19 @@ def test_huge_bodies_are_refused(server, chunked):
 
 def test_a_length_that_is_only_promised_costs_nothing(server):
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
-        connection.sendall(b"POST /v1/models/books:predict HTTP/1.1\r\nHost: x\r\n"
-                           b"Content-Length: 99999999999\r\n\r\n")
+        connection.sendall(
+            b"POST /v1/models/books:predict HTTP/1.1\r\nHost: x\r\n"
+            b"Content-Length: 99999999999\r\n\r\n"
+        )
         assert connection.recv(100).startswith(b"HTTP/1.1 413 ")
 
 
 def test_packed_bodies(server):
     def post(data):
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-        connection.request("POST", "/v1/models/books:predict", data,
-                           headers={"Content-Encoding": "gzip"})
+        connection.request(
+            "POST", "/v1/models/books:predict", data, headers={"Content-Encoding": "gzip"}
+        )
         return connection.getresponse().status
 
     assert post(gzip.compress(b'{"instances": [["a"]]}')) == 200
@@ -270,7 +317,8 @@ def test_large_bodies_and_answers_within_the_bounds(server):
     status, answer = server.post({"instances": history})
     assert status == 200
     assert [row["item_ids"][0] for row in answer["predictions"]] == [
-        f"item-{row}-0-0" for row in range(50)]
+        f"item-{row}-0-0" for row in range(50)
+    ]
 
 
 # gRPC
@@ -278,7 +326,8 @@ def test_large_bodies_and_answers_within_the_bounds(server):
 
 def test_grpc_predict(server):
     response = server.predict(
-        {"history": [["a", "b"]], "top_n": np.array([3], np.int32)}, "recommend", version=7)
+        {"history": [["a", "b"]], "top_n": np.array([3], np.int32)}, "recommend", version=7
+    )
     outputs = {name: tf.make_ndarray(proto) for name, proto in response.outputs.items()}
     assert outputs["item_ids"].tolist() == [[b"a-0", b"a-1", b"a-2"]]
     assert outputs["scores"].tolist() == [[9.0, 8.75, 8.5]]
@@ -294,19 +343,27 @@ def test_grpc_output_filter(server):
     assert set(server.predict({"history": [["a"]]}, only=["scores"]).outputs) == {"scores"}
 
 
-@pytest.mark.parametrize("inputs, signature, options, code, fragment", [
-    ({"history": [["a"]]}, "", {"name": "other"}, "NOT_FOUND", "no model 'other'"),
-    ({"history": [["a"]]}, "", {"version": 9}, "NOT_FOUND", "no version 9"),
-    ({"history": [["a"]]}, "nope", {}, "INVALID_ARGUMENT", "should be one of"),
-    ({"history": [[1.0]]}, "", {}, "INVALID_ARGUMENT", "string. Received: float32"),
-    ({"history": ["a"]}, "", {}, "INVALID_ARGUMENT", "shape [?, ?]. Received: [1]"),
-    ({"items": ["a"]}, "", {}, "INVALID_ARGUMENT", "Missing: history"),
-    ({"history": [["a"]] * 51}, "", {}, "INVALID_ARGUMENT", "at most 50 rows"),
-    ({"history": [["a"]]}, "", {"only": ["x"]}, "INVALID_ARGUMENT", "Received: x"),
-    ({"history": [["a"]], "top_n": [6]}, "recommend", {}, "INVALID_ARGUMENT",
-     "top_n should be at most 5. Received: 6"),
-    ({"history": [["a" * (2 << 20)]]}, "", {}, "RESOURCE_EXHAUSTED", "larger than max"),
-])
+@pytest.mark.parametrize(
+    "inputs, signature, options, code, fragment",
+    [
+        ({"history": [["a"]]}, "", {"name": "other"}, "NOT_FOUND", "no model 'other'"),
+        ({"history": [["a"]]}, "", {"version": 9}, "NOT_FOUND", "no version 9"),
+        ({"history": [["a"]]}, "nope", {}, "INVALID_ARGUMENT", "should be one of"),
+        ({"history": [[1.0]]}, "", {}, "INVALID_ARGUMENT", "string. Received: float32"),
+        ({"history": ["a"]}, "", {}, "INVALID_ARGUMENT", "shape [?, ?]. Received: [1]"),
+        ({"items": ["a"]}, "", {}, "INVALID_ARGUMENT", "Missing: history"),
+        ({"history": [["a"]] * 51}, "", {}, "INVALID_ARGUMENT", "at most 50 rows"),
+        ({"history": [["a"]]}, "", {"only": ["x"]}, "INVALID_ARGUMENT", "Received: x"),
+        (
+            {"history": [["a"]], "top_n": [6]},
+            "recommend",
+            {},
+            "INVALID_ARGUMENT",
+            "top_n should be at most 5. Received: 6",
+        ),
+        ({"history": [["a" * (2 << 20)]]}, "", {}, "RESOURCE_EXHAUSTED", "larger than max"),
+    ],
+)
 def test_grpc_errors(server, inputs, signature, options, code, fragment):
     with pytest.raises(grpc.RpcError) as failure:
         server.predict(inputs, signature, **options)
@@ -387,8 +444,12 @@ def test_one_bad_request_does_not_spoil_its_batch(server):
 
 def test_an_answer_does_not_depend_on_who_else_asks(server):
     def post(top_n):
-        return server.post({"signature_name": "recommend", "instances": [
-            {"history": ["a"] * (1 + top_n % 2), "top_n": top_n}]})
+        return server.post(
+            {
+                "signature_name": "recommend",
+                "instances": [{"history": ["a"] * (1 + top_n % 2), "top_n": top_n}],
+            }
+        )
 
     wanted = [1, 2, 3, 4, 5] * 4
     for top_n, (status, answer) in zip(wanted, at_once(post, wanted)):
@@ -434,12 +495,19 @@ def test_a_start_that_fails_says_why_in_one_line(server, folder, tmp_path):
     free = ("--port", 0, "--grpc-port", 0)
     taken = "error: cannot listen on 127.0.0.1, port {}: it is in use. Choose another with {}."
     cases = [
-        (("--model", folder, "--grpc-port", 0, "--port", server.port),
-         taken.format(server.port, "--port")),
-        (("--model", folder, "--port", 0, "--grpc-port", server.grpc_port),
-         taken.format(server.grpc_port, "--grpc-port")),
-        (("--model", tmp_path / "broken", *free), f"error: no version in {tmp_path}/broken can be "
-         f"served. 1: {tmp_path}/broken/1/saved_model.pb is not a SavedModel"),
+        (
+            ("--model", folder, "--grpc-port", 0, "--port", server.port),
+            taken.format(server.port, "--port"),
+        ),
+        (
+            ("--model", folder, "--port", 0, "--grpc-port", server.grpc_port),
+            taken.format(server.grpc_port, "--grpc-port"),
+        ),
+        (
+            ("--model", tmp_path / "broken", *free),
+            f"error: no version in {tmp_path}/broken can be "
+            f"served. 1: {tmp_path}/broken/1/saved_model.pb is not a SavedModel",
+        ),
     ]
     processes = [start_step("serve", *arguments) for arguments, _ in cases]
     for process, (_, expected) in zip(processes, cases):
@@ -450,9 +518,13 @@ def test_a_start_that_fails_says_why_in_one_line(server, folder, tmp_path):
         assert "Traceback" not in errors
 
 
-@pytest.mark.parametrize("exists, expected", [
-    (False, "should be a folder"), (True, "has no version of a model"),
-])
+@pytest.mark.parametrize(
+    "exists, expected",
+    [
+        (False, "should be a folder"),
+        (True, "has no version of a model"),
+    ],
+)
 def test_no_model(tmp_path, capsys, exists, expected):
     if exists:
         (tmp_path / "model").mkdir()
@@ -479,11 +551,25 @@ def slow(seconds, server):
 
 
 def test_overload_then_sigterm(folder):
-    running = Server(folder, "--threads", 1, "--max-batch", 1, "--max-queue", 2, "--max-top-n", 3,
-                     "--max-connections", 12, "--batch-wait-ms", 0)
+    running = Server(
+        folder,
+        "--threads",
+        1,
+        "--max-batch",
+        1,
+        "--max-queue",
+        2,
+        "--max-top-n",
+        3,
+        "--max-connections",
+        12,
+        "--batch-wait-ms",
+        0,
+    )
     try:
-        status, answer = running.post({"signature_name": "recommend", "instances": [
-            {"history": ["a"], "top_n": 4}]})
+        status, answer = running.post(
+            {"signature_name": "recommend", "instances": [{"history": ["a"], "top_n": 4}]}
+        )
         assert status == 400 and answer["error"] == "'top_n' should be at most 3. Received: 4."
 
         body, rounds = slow(0.5, running)
@@ -507,8 +593,9 @@ def test_overload_then_sigterm(folder):
             inputs = {"rounds": np.array([rounds], np.int32)}
             rpc = pool.submit(running.predict, inputs, "slow")
             while not rest.done() and (
-                    running.metric('serve_in_flight{protocol="grpc"}') < 1
-                    or running.metric('serve_in_flight{protocol="rest"}') < 2):  # this one included
+                running.metric('serve_in_flight{protocol="grpc"}') < 1
+                or running.metric('serve_in_flight{protocol="rest"}') < 2
+            ):  # this one included
                 time.sleep(0.02)
             assert not rest.done()
             stopped = time.monotonic()

@@ -42,8 +42,10 @@ def answering(server, path=":predict"):
 
 def states(server):
     answer = server.get("/v1/models/books")[1]
-    return {int(one["version"]): (one["state"], one["status"]["error_code"])
-            for one in answer["model_version_status"]}
+    return {
+        int(one["version"]): (one["state"], one["status"]["error_code"])
+        for one in answer["model_version_status"]
+    }
 
 
 class Traffic:
@@ -52,8 +54,10 @@ class Traffic:
     def __init__(self, server):
         self.answers, self.errors = set(), []
         self._server, self._stop = server, threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(ask,))
-                         for ask in [self._rest] * 4 + [self._grpc] * 2]
+        self._threads = [
+            threading.Thread(target=self._run, args=(ask,))
+            for ask in [self._rest] * 4 + [self._grpc] * 2
+        ]
 
     def _rest(self):
         return answering(self._server)
@@ -105,8 +109,12 @@ def test_the_life_of_versions(served, stored):
         shutil.copytree(stored / "1", folder / ".tmp-6")
         write_warm_up(folder / ".tmp-6", ["a"])
         (folder / ".tmp-6").rename(folder / "6")
-        wait_for(lambda: {4, 5, 6} <= set(states(server)) and all(
-            states(server)[number][0] == "END" for number in (4, 5, 6)))
+        wait_for(
+            lambda: (
+                {4, 5, 6} <= set(states(server))
+                and all(states(server)[number][0] == "END" for number in (4, 5, 6))
+            )
+        )
     assert traffic.errors == [] and traffic.answers == {3.0}
     assert states(server)[4] == ("END", "INVALID_ARGUMENT")
     assert states(server)[5][1] != "OK"
@@ -115,8 +123,9 @@ def test_the_life_of_versions(served, stored):
     request.model_spec.version.value = 6
     (status,) = server.models.GetModelStatus(request, timeout=30).model_version_status
     assert "warm-up request: input 'history' should have shape" in status.status.error_message
-    assert any("version 4 failed to load" in line and "(serving: 3, 2)" in line
-               for line in server.log)
+    assert any(
+        "version 4 failed to load" in line and "(serving: 3, 2)" in line for line in server.log
+    )
     assert server.metric('serve_version_loads_total{result="failed"}') == 3
 
     # A broken version that is repaired is loaded after all.
@@ -142,5 +151,7 @@ def test_a_folder_that_is_emptied_goes_on_answering(served):
     for _ in range(20):
         assert answering(server) == before
         states(server)
-    assert server.metric(
-        'serve_requests_total{kind="status",protocol="rest",status="200"}') == polls + 20
+    assert (
+        server.metric('serve_requests_total{kind="status",protocol="rest",status="200"}')
+        == polls + 20
+    )

@@ -13,8 +13,10 @@ from pipelines.synthesize import generator
 
 def all_events(config):
     chunks = list(generator.make_events(config))
-    return [np.concatenate([getattr(chunk, name) for chunk in chunks])
-            for name in ("users", "items", "times")]
+    return [
+        np.concatenate([getattr(chunk, name) for chunk in chunks])
+        for name in ("users", "items", "times")
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +94,7 @@ def recall(data, score, retrieval_size):
     split = data.split("test")
     hits = pairs = 0
     for user in range(split.num_users):
-        items = split.items[split.offsets[user]:split.offsets[user + 1]]
+        items = split.items[split.offsets[user] : split.offsets[user + 1]]
         length = split.history_lengths[user]
         best = np.argsort(-score(items[:length]), kind="stable")[:retrieval_size]
         hits += np.isin(items[length:], best).sum()

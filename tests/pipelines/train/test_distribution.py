@@ -104,9 +104,7 @@ def processes(tiny_data: Path, tmp_path: Path) -> Iterator[Processes]:
 
 
 @pytest.fixture(scope="module")
-def alone(
-    tiny_data: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def alone(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on one device."""
     running = Processes(tiny_data, tmp_path_factory.mktemp("alone") / "run")
     running.wait(running.start())
@@ -341,9 +339,7 @@ SERVERS = {"chief": ["c:1"], "ps": ["d:1"], **WORKERS}
         ("parameter-server", {"cluster": SERVERS, "task": {"type": "chief", "index": 1}}, "has 1"),
     ],
 )
-def test_tf_config_errors_say_what_is_required(
-    strategy: str, config: object, message: str
-) -> None:
+def test_tf_config_errors_say_what_is_required(strategy: str, config: object, message: str) -> None:
     text = config if config is None or isinstance(config, str) else json.dumps(config)
     with pytest.raises(UserError, match="TF_CONFIG on every machine") as raised:
         distribution.read_task(strategy, text)
@@ -352,4 +348,6 @@ def test_tf_config_errors_say_what_is_required(
 
 def test_tf_config_says_who_is_who() -> None:
     text = json.dumps({"cluster": SERVERS, "task": {"type": "worker", "index": 1}})
-    assert distribution.read_task("parameter-server", text) == distribution.Task(SERVERS, "worker", 1)
+    assert distribution.read_task("parameter-server", text) == distribution.Task(
+        SERVERS, "worker", 1
+    )

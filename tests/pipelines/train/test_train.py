@@ -101,9 +101,7 @@ def test_other_settings_need_overwrite(
     assert "--overwrite" in error
 
 
-def test_overwrite_replaces_when_the_new_run_is_finished(
-    tiny_data: Path, tmp_path: Path
-) -> None:
+def test_overwrite_replaces_when_the_new_run_is_finished(tiny_data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = ["train", "--data", tiny_data, "--out", out, *OPTIONS, "--max-steps", 3]
     run_step(*command)
@@ -131,9 +129,7 @@ def test_a_folder_of_something_else_is_not_touched(
 # ------------------------------------------------------------------------------------ interruption
 
 
-def test_a_killed_run_ends_as_if_nothing_had_happened(
-    tiny_data: Path, tmp_path: Path
-) -> None:
+def test_a_killed_run_ends_as_if_nothing_had_happened(tiny_data: Path, tmp_path: Path) -> None:
     length = ["--max-steps", 150, "--steps-per-epoch", 60, "--early-stopping-patience", 0]
     options = [*OPTIONS, "--schedule", "cosine", *length]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -194,7 +190,7 @@ def test_two_processes_do_not_train_in_one_folder(
 
 
 def test_the_plan_covers_every_step_once() -> None:
-    for done in range(0, 25):
+    for done in range(25):
         for total in range(done, 25):
             segments = list(plan(done, total, 5))
             steps = [step for part in segments for step in range(part.first_step, part.last_step)]
@@ -222,9 +218,7 @@ def test_early_stopping_counts_validations_without_a_new_best() -> None:
     assert (state.best, state.patience_used) == ({"recall@5": 0.4}, 1)
 
 
-def test_a_run_that_does_not_learn_is_stopped(
-    tiny_data: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_does_not_learn_is_stopped(tiny_data: Path, tmp_path: Path) -> None:
     run_step(
         *("train", "--data", tiny_data, "--out", tmp_path / "run", *OPTIONS),
         *("--learning-rate", 1e-30, "--steps-per-epoch", 2, "--early-stopping-patience", 2),

@@ -131,7 +131,8 @@ class _Group:
             self._engine.create(
                 self._after_quote,
                 f"""SELECT DISTINCT file, line FROM (
-                    SELECT file, explode(sequence(line, line + {text_files.MAX_RECORD_LINES})) AS line
+                    SELECT file,
+                        explode(sequence(line, line + {text_files.MAX_RECORD_LINES})) AS line
                     FROM {self._view} WHERE open
                 ) AS following""",
             )

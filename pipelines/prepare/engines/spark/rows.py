@@ -69,7 +69,14 @@ def text(
     is_open = value.contains('"') & ~_is_true(sf.col("complete"))
     raw = sf.array(value.cast("binary"))
     return rows.select(
-        "file", "block", "serial", "user", "item", "part", "whole", "fraction",
+        "file",
+        "block",
+        "serial",
+        "user",
+        "item",
+        "part",
+        "whole",
+        "fraction",
         plain.alias("plain"),
         (is_open if isinstance(reader, DelimitedReader) else sf.lit(False)).alias("open"),
         (raw if keep_all else sf.when(~plain, raw)).alias("raw"),
@@ -109,8 +116,13 @@ def _delimited(lines: DataFrame, reader: DelimitedReader, dates: bool) -> DataFr
         part = sf.when(wanted, part).otherwise(UNWANTED)
         good = good | ~wanted
     return lines.select(
-        "*", user.alias("user"), item.alias("item"), part.alias("part"), whole.alias("whole"),
-        fraction.alias("fraction"), (sf.col("complete") & good).alias("plain"),
+        "*",
+        user.alias("user"),
+        item.alias("item"),
+        part.alias("part"),
+        whole.alias("whole"),
+        fraction.alias("fraction"),
+        (sf.col("complete") & good).alias("plain"),
     )
 
 
@@ -136,8 +148,13 @@ def _json(lines: DataFrame, reader: JsonReader) -> DataFrame:
         plain = plain & line.rlike(rf'"{re.escape(key)}"\s*:\s*"')
         plain = plain & ~line.rlike(rf'"{re.escape(key)}"\s*:\s*"[^"]*\\u[dD]')
     return lines.select(
-        "*", user.alias("user"), item.alias("item"), sf.lit(0).alias("part"),
-        whole.alias("whole"), fraction.alias("fraction"), plain.alias("plain"),
+        "*",
+        user.alias("user"),
+        item.alias("item"),
+        sf.lit(0).alias("part"),
+        whole.alias("whole"),
+        fraction.alias("fraction"),
+        plain.alias("plain"),
         sf.lit(True).alias("complete"),
     )
 
