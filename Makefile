@@ -50,8 +50,8 @@ test: $(READY)  ## lint, type-check and run the tests
 	$(MAKE) --no-print-directory lint types check
 
 lint: $(READY)  ## check the style
-	$(BIN)/flake8
-	$(BIN)/isort --check-only --quiet .
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 
 types: $(READY)  ## check the types
 	$(BIN)/mypy
