@@ -102,12 +102,12 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         raise UserError(f"{path} should be a JSON file, but: {error}. Make it again.") from error
 
 
-def versions() -> dict[str, str]:
+def installed_versions() -> dict[str, str]:
     """Versions of Python and of the packages that shape a result, without importing them.
 
     Packages that are not installed are left out.
 
-    >>> sorted(versions())[:3]
+    >>> sorted(installed_versions())[:3]
     ['duckdb', 'numpy', 'pyarrow']
     """
     found = {"python": platform.python_version()}

@@ -14,7 +14,7 @@ import numpy as np
 from tfrs_croloss.metrics import summarize_ranks
 
 from .. import cli
-from ..common.files import versions, write_json
+from ..common.files import installed_versions, write_json
 from ..data.batches import EvaluationInput
 from ..data.prepared import PreparedData
 from ..errors import UserError
@@ -182,7 +182,7 @@ def _write(
             "systems": systems,
             "settings": evaluated.settings.as_dict(),
             "seed": evaluated.settings.seed,
-            "versions": versions(),
+            "versions": installed_versions(),
         },
     )
     draw_recall_curves(folder / "recall_curves.png", contenders)

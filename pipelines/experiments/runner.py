@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 import tensorflow as tf
 
-from ..common.files import read_json, versions, write_json
+from ..common.files import installed_versions, read_json, write_json
 from ..data.prepared import PreparedData
 from ..errors import UserError
 from ..runs.folder import Run, configure, exclusive
@@ -122,7 +122,7 @@ class Runner:
             "loss": cell.settings.loss_title,
             "settings": cell.settings.as_dict(),
             "seed": cell.settings.seed,
-            "versions": versions(),
+            "versions": installed_versions(),
         }
         # TensorFlow warns of the new graphs that every new model has.
         tf.get_logger().setLevel("ERROR")

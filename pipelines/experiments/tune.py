@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import cli
-from ..common.files import read_json, versions, write_json
+from ..common.files import installed_versions, read_json, write_json
 from ..common.page import Field, Grid, Text, write_page
 from ..data.prepared import PreparedData
 from ..errors import UserError
@@ -170,7 +170,7 @@ class Search:
                 "settings": settings.as_dict(),
                 "command": train_command(settings, data, f"{folder}/winner"),
                 "seed": self._base.seed,
-                "versions": {**versions(), "optuna": self._optuna.__version__},
+                "versions": {**installed_versions(), "optuna": self._optuna.__version__},
             },
         )
         names = sorted({name for trial in self.finished() for name in trial.params})

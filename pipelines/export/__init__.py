@@ -22,7 +22,7 @@ from tfrs_croloss.models import TwoTowerModel
 from tfrs_croloss.serving import Recommender, check_catalogue, save
 
 from .. import cli
-from ..common.files import atomic_folder, read_json, versions, write_json
+from ..common.files import atomic_folder, installed_versions, read_json, write_json
 from ..data.batches import EvaluationInput
 from ..data.prepared import PreparedData
 from ..errors import UserError
@@ -146,7 +146,7 @@ def run(args: argparse.Namespace) -> None:
         "data_checksum": exported.config["data_checksum"],
         "vectors_from_files": isinstance(embeddings, VectorFiles),
         "seed": exported.settings.seed,
-        "versions": versions(),
+        "versions": installed_versions(),
     }
     _write(record, recommender, item_ids, version, tried, chosen)
     removed = remove_old_versions(out, args.keep_versions) if args.keep_versions else []

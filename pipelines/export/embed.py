@@ -18,7 +18,7 @@ from tfrs_croloss.models import TwoTowerModel
 from tfrs_croloss.models.two_tower import BLOCK_SIZE
 
 from .. import cli
-from ..common.files import versions
+from ..common.files import installed_versions
 from ..common.progress import Phases
 from ..errors import UserError
 from ..runs.build import build_model
@@ -158,7 +158,7 @@ def _write(
                 num_items=shape[0],
                 dim=shape[1],
                 origin=origin,
-                made_with={"versions": versions()},
+                made_with={"versions": installed_versions()},
                 block_size=BLOCK_SIZE,
                 on_progress=progress,
             )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import cli
-from ..common.files import atomic_folder, read_json, versions, write_json
+from ..common.files import atomic_folder, installed_versions, read_json, write_json
 from ..common.progress import Phases
 from ..data.prepared import FORMAT_VERSION, MANIFEST, SPLITS, PreparedData
 from ..errors import UserError
@@ -169,7 +169,7 @@ def run(args: argparse.Namespace) -> None:
             "seed": args.seed,
             **manifest,
             "engine": args.engine,
-            "versions": versions(),
+            "versions": installed_versions(),
             "files": writer.file_entries(folder),
         }
         write_json(folder / MANIFEST, manifest)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..common.files import lock, read_json, sha256, versions, write_json
+from ..common.files import installed_versions, lock, read_json, sha256, write_json
 from ..data.prepared import MANIFEST, PreparedData
 from ..errors import UserError
 from .settings import TrainSettings
@@ -124,7 +124,7 @@ def configure(
         "data_checksum": data_checksum(data),
         "manifest_sha256": sha256(data.path / MANIFEST),
         "seed": settings.seed,
-        "versions": versions(),
+        "versions": installed_versions(),
     }
     if path.exists() and not path.is_dir():
         raise UserError(f"--out {path} should be a folder, but a file has that name.")

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..common.files import versions, write_json
+from ..common.files import installed_versions, write_json
 from ..data.batches import TrainingInput
 from ..data.prepared import PreparedData
 from ..errors import UserError
@@ -268,7 +268,7 @@ def _train(
         "loss": settings.loss_title,
         "strategy": cluster.as_dict(),
         "seconds": round(state.seconds, 1),
-        "versions": versions(),
+        "versions": installed_versions(),
         "seed": settings.seed,
     }
     if cluster.is_chief:

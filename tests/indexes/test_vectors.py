@@ -17,8 +17,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.tiny_run import ROOT
-from tfrs_croloss import indexes
-from tfrs_croloss.indexes import _shards, partitioned, vectors
+from tfrs_croloss.indexes import _shards, base, partitioned, vectors
 from tfrs_croloss.indexes.base import empty_table, taken_over
 from tfrs_croloss.indexes.tuning import build_index, tune
 from tfrs_croloss.indexes.vectors import VectorFiles, read_shards, row_blocks, write_shard
@@ -351,7 +350,7 @@ def test_an_index_of_files_is_that_of_the_array(
         raise AssertionError("the files were read as a whole")
 
     monkeypatch.setattr(VectorFiles, "__array__", refuse)
-    for module in (indexes, partitioned):
+    for module in (base, partitioned):
         monkeypatch.setattr(module, "row_blocks", functools.partial(row_blocks, block_size=700))
     built = [build_index(kind, source, seed=2) for source in (rows, files)]
     for one, other in zip(*(index.variables for index in built)):

@@ -37,6 +37,6 @@ def test_the_wheel_holds_the_library_and_nothing_else(tmp_path, monkeypatch):
     monkeypatch.chdir(checkout)
     wheel = build.build_wheel(str(tmp_path), {"--build-option": ["--quiet"]})
     names = zipfile.ZipFile(tmp_path / wheel).namelist()
-    assert "tfrs_croloss/py.typed" in names and "tfrs_croloss/losses.py" in names
+    assert "tfrs_croloss/py.typed" in names and "tfrs_croloss/losses/kernels.py" in names
     tops = {name.split("/")[0] for name in names}
     assert tops == {"tfrs_croloss", f"tfrs_croloss-{tfrs_croloss.__version__}.dist-info"}

@@ -137,7 +137,8 @@ def test_sha256(tmp_path):
 
 def test_versions_come_without_imports():
     script = (
-        "import sys; from pipelines.common.files import versions; found = versions()\n"
+        "import sys; from pipelines.common.files import installed_versions\n"
+        "found = installed_versions()\n"
         "assert {'python', 'numpy', 'duckdb'} <= set(found), found\n"
         "assert not {'tensorflow', 'duckdb', 'numpy'} & set(sys.modules)"
     )
