@@ -12,7 +12,7 @@ export TF_USE_LEGACY_KERAS := 1
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types check test-spark test-slow bench figures wheel clean
+.PHONY: help install demo test lint types check test-spark test-slow bench figures wheel pins clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -30,7 +30,7 @@ requirements/py%.txt: ;
 DEMO := work/demo
 STEP := $(BIN)/python -m pipelines
 
-demo: $(READY)  ## the whole road on synthetic data: prepare, train, evaluate, export, query
+demo: $(READY)  ## end to end on synthetic data: prepare, train, evaluate, export, query
 	@printf '\n--- 1. a synthetic log of interactions ---\n'
 	$(STEP) synthesize --out $(DEMO)/events.csv --overwrite
 	@printf '\n--- 2. prepare: filter, number, sort and split it ---\n'
@@ -46,24 +46,25 @@ demo: $(READY)  ## the whole road on synthetic data: prepare, train, evaluate, e
 	@printf '\nDone. The log was synthetic. For a log of your own, begin with:\n'
 	@printf '  $(STEP) prepare --source csv --input events.csv --out work/prepared\n'
 
-test: $(READY)  ## lint, type-check and run the tests
+test: $(READY)  ## lint, type-check and run the tests; prints the coverage
 	$(MAKE) --no-print-directory lint types check
 
-lint: $(READY)  ## check the style
-	$(BIN)/ruff check .
+lint: $(READY)  ## check style, imports and formatting
+	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
 
 types: $(READY)  ## check the types
 	$(BIN)/mypy
 
-check: $(READY)  ## run the tests alone
-	$(BIN)/pytest -q -n 3 --dist loadfile -m 'not slow'
+check: $(READY)  ## run the tests alone, and print the coverage
+	$(BIN)/pytest -q -n 3 --dist loadfile -m 'not slow' --cov --cov-report=
+	@printf 'coverage of tfrs_croloss and pipelines: %s %%\n' "$$($(BIN)/coverage report --format=total)"
 
 test-spark: $(READY)  ## test the Spark engine of prepare; installs pyspark, needs Java 17
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint $(PINS) '.[spark]'
 	$(BIN)/pytest -q -p no:cacheprovider tests/pipelines/prepare/test_spark.py
 
-test-slow: $(READY)  ## the tests that `make test` leaves out: killed workers, parameter servers
+test-slow: $(READY)  ## the tests that `make test` leaves out: killed workers, parameter servers, repeats
 	$(BIN)/pytest -q -m slow
 
 bench: $(READY)  ## measure speed and memory against rivals, as ratios (half an hour)
@@ -79,5 +80,13 @@ wheel: $(READY)  ## build the wheel, and import it in an empty environment
 	build/wheel-check/bin/pip install --quiet --disable-pip-version-check --constraint $(PINS) dist/*.whl
 	cd build && wheel-check/bin/python -c 'import tfrs_croloss; print("tfrs_croloss", tfrs_croloss.__version__, "imports")'
 
+pins: $(READY)  ## resolve requirements/*.txt again, for every Python version
+	for version in 10 11 12 13; do \
+	  { echo "# The versions that the tests pass with, for Python 3.$$version. \`make\` installs these."; \
+	    $(BIN)/uv pip compile setup.cfg --quiet --no-header --no-annotate --no-python-downloads \
+	      --python-version 3.$$version --extra pipelines --extra spark --extra tune --extra docs --extra dev; \
+	  } > requirements/.new && mv requirements/.new requirements/py3$$version.txt || exit 1; \
+	done
+
 clean:  ## remove the virtual environment and what was built
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
