@@ -10,5 +10,9 @@ class UserError(ValueError):
     """
 
 
+class DivergedError(UserError):
+    """The training loss is no longer finite; other settings may train well."""
+
+
 class LostWorkerError(RuntimeError):
     """Another process that trains with this one is gone; starting all of them again helps."""

@@ -14,7 +14,7 @@ import tensorflow as tf
 from ..common.files import installed_versions, write_json
 from ..data.batches import TrainingInput
 from ..data.prepared import PreparedData
-from ..errors import UserError
+from ..errors import DivergedError, UserError
 from ..runs.build import build_model, build_optimizer
 from ..runs.checkpoints import Checkpoints, TrainingState
 from ..runs.distribution import Cluster
@@ -146,7 +146,7 @@ class Bookkeeper(tf.keras.callbacks.Callback):
 
     def _check_loss(self, loss: float) -> None:
         if not math.isfinite(loss):
-            raise UserError(
+            raise DivergedError(
                 f"the loss is {loss} after step {self._state.step}: training diverged. Lower "
                 "--learning-rate or raise --temperature; --overwrite starts anew."
             )
