@@ -12,6 +12,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from .common.program import PROGRAM
 from .errors import LostWorkerError
 
 # Above 128, and set aside for the user's own retries by the Kubeflow Training Operator.
@@ -42,9 +43,9 @@ def build_parser(step: str | None) -> argparse.ArgumentParser:
       ModuleNotFoundError: The step's module, or a package that it needs, is not installed.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m pipelines",
+        prog=PROGRAM,
         description="From a raw interaction log to a retrieval model that can be served.",
-        epilog="'python -m pipelines STEP --help' explains one step.",
+        epilog=f"'{PROGRAM} STEP --help' explains one step.",
     )
     subparsers = parser.add_subparsers(dest="step", metavar="STEP", required=True)
     for name, (module_name, summary) in STEPS.items():

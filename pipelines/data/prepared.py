@@ -23,13 +23,14 @@ from typing import Any
 import numpy as np
 
 from ..common.files import read_json, sha256
+from ..common.program import command
 from ..errors import UserError
 
 FORMAT_VERSION = 1
 SPLITS = ("train", "valid", "test")
 MANIFEST = "manifest.json"
 
-_REMEDY = "Run 'python -m pipelines prepare' to make it (again)."
+_REMEDY = f"Run '{command('prepare')}' to make it (again)."
 
 
 @dataclass(frozen=True)

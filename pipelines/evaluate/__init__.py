@@ -15,6 +15,7 @@ from tfrs_croloss.metrics import summarize_ranks
 
 from .. import cli
 from ..common.files import installed_versions, write_json
+from ..common.program import command
 from ..data.batches import EvaluationInput
 from ..data.prepared import PreparedData
 from ..errors import UserError
@@ -190,7 +191,10 @@ def _write(
     print(f"{title}\n")
     print(text_table(contenders))
     print(
-        f"\nreport: {folder / 'report.md'}, numbers: {folder / 'recall.json'}\n\n"
-        f"Next:\n  python -m pipelines export --run {args.run_folder} --out saved_models/"
-        f"{Path(args.run_folder).resolve().name}"
+        f"\nreport: {folder / 'report.md'}, numbers: {folder / 'recall.json'}\n\nNext:\n  "
+        + command(
+            "export",
+            *("--run", args.run_folder),
+            *("--out", f"saved_models/{Path(args.run_folder).resolve().name}"),
+        )
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 
+from ..common.program import command
 from ..runs.settings import TrainSettings
 
 
@@ -14,7 +14,7 @@ def train_command(settings: TrainSettings, data: str, out: str) -> str:
     >>> train_command(TrainSettings(loss="lambda", alpha=1.2, exclude_history=True), "d", "o")
     'python -m pipelines train --data d --out o --loss lambda --alpha 1.2 --exclude-history'
     """
-    words = ["python", "-m", "pipelines", "train", "--data", data, "--out", out]
+    words = ["train", "--data", data, "--out", out]
     # What a loss sets by itself is not to be given again.
     defaults = TrainSettings().with_loss(settings.loss, retrieval_size=settings.retrieval_size)
     for field in dataclasses.fields(settings):
@@ -30,4 +30,4 @@ def train_command(settings: TrainSettings, data: str, out: str) -> str:
             words += [option, *map(str, value)]
         else:
             words += [option, str(value)]
-    return shlex.join(words)
+    return command(*words)

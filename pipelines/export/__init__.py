@@ -23,6 +23,7 @@ from tfrs_croloss.serving import Recommender, check_catalogue, save
 
 from .. import cli
 from ..common.files import atomic_folder, installed_versions, read_json, write_json
+from ..common.program import command
 from ..data.batches import EvaluationInput
 from ..data.prepared import PreparedData
 from ..errors import UserError
@@ -160,8 +161,10 @@ def run(args: argparse.Namespace) -> None:
         f"{chosen.batch_ms:.2f} ms for 256\n"
         f"card: {version / card.CARD}"
         + (f"\nremoved: version {', '.join(map(str, removed))}" if removed else "")
-        + f"\n\nNext:\n  python -m pipelines query --model {args.out} --history {example} "
-        f"--top-n 10\n  python -m pipelines serve --model {args.out}"
+        + "\n\nNext:\n  "
+        + command("query", "--model", args.out, "--history", example, "--top-n", 10)
+        + "\n  "
+        + command("serve", "--model", args.out)
     )
 
 

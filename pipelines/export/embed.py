@@ -19,6 +19,7 @@ from tfrs_croloss.models.two_tower import BLOCK_SIZE
 
 from .. import cli
 from ..common.files import installed_versions
+from ..common.program import command
 from ..common.progress import Phases
 from ..errors import UserError
 from ..runs.build import build_model
@@ -83,8 +84,13 @@ def run(args: argparse.Namespace) -> None:
         print(f"still to be written: shards {', '.join(missing)}")
     else:
         print(
-            f"\nNext:\n  python -m pipelines export --run {args.run_folder} --vectors {args.out} "
-            f"--out saved_models/{Path(args.run_folder).resolve().name}"
+            "\nNext:\n  "
+            + command(
+                "export",
+                *("--run", args.run_folder),
+                *("--vectors", args.out),
+                *("--out", f"saved_models/{Path(args.run_folder).resolve().name}"),
+            )
         )
 
 
@@ -105,7 +111,7 @@ def open_vectors(folder: str, exported: Run, best: dict[str, Any]) -> VectorFile
     Raises:
       UserError: they are incomplete, damaged, or not of the run's best weights.
     """
-    remedy = f"Run 'python -m pipelines embed --run {exported.path} --out {folder}'"
+    remedy = f"Run '{command('embed', '--run', exported.path, '--out', folder)}'"
     try:
         files = VectorFiles.open(folder)
         differences = _differences(files.origin, vectors_origin(exported, best))

@@ -1,8 +1,8 @@
 """Run as a program: loads a SavedModel as a process would that knows nothing of this project.
 
-Usage: ``python -I stranger.py MODEL REQUESTS OP_LIBRARY``. REQUESTS is a JSON file with a list of
-``[signature, inputs]``; the answers are printed as a JSON list. OP_LIBRARY is loaded first, unless
-it is empty.
+Usage: ``python -I fresh_process.py MODEL REQUESTS OP_LIBRARY``. REQUESTS is a JSON file with a list
+of ``[signature, inputs]``; the answers are printed as a JSON list. OP_LIBRARY is loaded first,
+unless it is empty.
 """
 
 import json
@@ -10,7 +10,7 @@ import sys
 
 import tensorflow as tf
 
-UNKNOWN_HERE = ("tfrs_croloss", "pipelines", "tensorflow_recommenders")
+UNKNOWN_HERE = ("tfrs_croloss", "tfrs_croloss_pipelines", "pipelines", "tensorflow_recommenders")
 
 
 def _plain(value: tf.Tensor) -> object:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from .. import cli
 from ..common.files import read_json
+from ..common.program import command
 from ..errors import UserError
 from .loading import load_model
 from .versions import newest_version
@@ -84,7 +85,7 @@ def _print_items(answer: dict[str, Any]) -> None:
 def _limit(path: Path) -> int:
     if not (path / "export.json").is_file():
         raise UserError(
-            f"{path} is not a SavedModel that 'python -m pipelines export' has written: it has no "
+            f"{path} is not a SavedModel that '{command('export')}' has written: it has no "
             "export.json."
         )
     return int(read_json(path / "export.json")["top_n"])

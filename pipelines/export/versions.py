@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+from ..common.program import command
 from ..errors import UserError
 
 
@@ -43,7 +44,7 @@ def newest_version(folder: Path) -> Path:
     versions = model_versions(folder)
     if not versions:
         raise UserError(
-            f"--model {folder} has no version of a model. Run 'python -m pipelines export' first."
+            f"--model {folder} has no version of a model. Run '{command('export')}' first."
         )
     return folder / str(versions[-1])
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
+
+from ..common.program import command
 
 
 def print_summary(manifest: dict[str, Any], out: Path) -> None:
@@ -36,4 +37,4 @@ def print_summary(manifest: dict[str, Any], out: Path) -> None:
         lines = ", ".join(map(str, entry["first_lines"]))
         print(f"  {entry['file']}: {entry['kind']}: {entry['rows']:,} (first lines {lines})")
     print("\nNext:")
-    print(f"  python -m pipelines train --data {shlex.quote(str(out))} --out work/run")
+    print("  " + command("train", "--data", out, "--out", "work/run"))

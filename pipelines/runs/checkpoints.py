@@ -22,6 +22,7 @@ import tensorflow as tf
 from tfrs_croloss.models import TwoTowerModel
 
 from ..common.files import atomic_folder, read_json, sha256, write_json
+from ..common.program import command
 from ..errors import UserError
 
 _WEIGHTS = "weights"
@@ -136,7 +137,7 @@ def _best_folder(run_folder: Path) -> Path:
     folder = run_folder / "best"
     if not (folder / "best.json").is_file():
         raise UserError(
-            f"{run_folder} has no trained weights yet. Run 'python -m pipelines train' until the "
+            f"{run_folder} has no trained weights yet. Run '{command('train')}' until the "
             "first validation at least."
         )
     return folder

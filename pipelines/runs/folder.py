@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.files import installed_versions, lock, read_json, sha256, write_json
+from ..common.program import command
 from ..data.prepared import MANIFEST, PreparedData
 from ..errors import UserError
 from .settings import TrainSettings
@@ -41,8 +42,8 @@ class Run:
         path = Path(path)
         if not (path / CONFIG).is_file():
             raise UserError(
-                f"{path} is not the folder of a training run: no {CONFIG}. Run 'python -m "
-                "pipelines train' to make one."
+                f"{path} is not the folder of a training run: no {CONFIG}. Run "
+                f"'{command('train')}' to make one."
             )
         config = read_json(path / CONFIG)
         return cls(path, TrainSettings.from_dict(config["settings"]), config)

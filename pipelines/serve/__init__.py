@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from .. import cli
+from ..common.program import command
 from ..errors import UserError
 
 
@@ -102,12 +103,11 @@ def run(args: argparse.Namespace) -> None:
     folder = Path(args.model).resolve()
     if not folder.is_dir():
         raise UserError(
-            f"--model {args.model} should be a folder. Run 'python -m pipelines export' first."
+            f"--model {args.model} should be a folder. Run '{command('export')}' first."
         )
     if not any(path.name.isdecimal() for path in folder.iterdir()):
         raise UserError(
-            f"--model {args.model} has no version of a model. Run 'python -m pipelines export' "
-            "first."
+            f"--model {args.model} has no version of a model. Run '{command('export')}' first."
         )
     # Here, not above: '--help' and a wrong folder need no TensorFlow.
     import tensorflow as tf

@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 from aiohttp import web
 
+from ..common.program import command
 from ..errors import UserError
 from .batching import Batcher, BatchSettings
 from .counters import Metrics
@@ -211,7 +212,7 @@ def _check_loaded(model: Model) -> None:
         reasons = [f"{one.number}: {one.message}" for one in model.statuses(model.name)]
         raise UserError(
             f"no version in {model.folder} can be served. "
-            + (" ".join(reasons) or "Run 'python -m pipelines export' first.")
+            + (" ".join(reasons) or f"Run '{command('export')}' first.")
         )
 
 

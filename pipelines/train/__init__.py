@@ -30,6 +30,7 @@ from typing import Any
 import tensorflow as tf
 
 from .. import cli
+from ..common.program import command
 from ..data.prepared import PreparedData
 from ..errors import UserError
 from ..runs import distribution
@@ -143,6 +144,6 @@ def _print_summary(trained: Run, result: dict[str, Any], out: str) -> None:
         if name.startswith("recall@"):
             print(f"  {name:<12} {value:.4f}")
     print(
-        f"learning curves: {Path(out) / 'learning_curves.png'}\n\n"
-        f"Next:\n  python -m pipelines evaluate --run {out}"
+        f"learning curves: {Path(out) / 'learning_curves.png'}\n\nNext:\n  "
+        + command("evaluate", "--run", out)
     )
