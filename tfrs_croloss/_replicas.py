@@ -65,3 +65,14 @@ def exchangeable(values: tf.Tensor) -> tf.Tensor:
     if count() == 1 or values.dtype != tf.string:
         return values
     return tf.strings.to_hash_bucket_fast(values, tf.int64.max)
+
+
+def shard_rows(shard: int, num_shards: int, num_items: int) -> tuple[int, int]:
+    """The first row of a shard, and the row after its last. Sizes differ by at most one.
+
+    ``shard`` may be an int64 tensor, and both results are then int64 tensors.
+
+    >>> [shard_rows(shard, 3, 10) for shard in range(3)]
+    [(0, 3), (3, 6), (6, 10)]
+    """
+    return num_items * shard // num_shards, num_items * (shard + 1) // num_shards

@@ -14,9 +14,10 @@ from typing import TextIO
 
 @contextlib.contextmanager
 def _noticed_interruption() -> Iterator[None]:
-    """Raises KeyboardInterrupt at the end, at the latest, if there was one.
+    """Ends in KeyboardInterrupt if Ctrl-C was pressed, whatever else happens.
 
-    An engine may lose it: raised while it cleans up, Python prints and forgets it.
+    An engine may lose the interruption, if it arrives while the engine cleans up, or report it as
+    an error of its own.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -32,6 +33,10 @@ def _noticed_interruption() -> Iterator[None]:
     signal.signal(signal.SIGINT, notice)
     try:
         yield
+    except Exception as error:
+        if interrupted:
+            raise KeyboardInterrupt from error
+        raise
     finally:
         signal.signal(signal.SIGINT, before)
     if interrupted:

@@ -1,12 +1,12 @@
-"""From a raw log to dense ids and a split, as tables of the engine.
+"""Turns a raw log into dense ids and a split, as tables of the engine.
 
-The filters are those of the paper's authors: items with at least n interactions in the log stay,
-then users with at least n interactions with those items. With ``core`` both are repeated until
-nothing changes. Everything here is deterministic: it depends on the log and the seed, not on the
-engine, its threads or its memory. The SQL is what DuckDB and Spark have in common.
+The filters are those of the paper's authors: items with at least n interactions in the log are
+kept, then users with at least n interactions with those items. With ``core`` both filters are
+repeated until nothing changes. The result depends on the log and the seed, not on the engine, its
+threads or its memory. The SQL is what DuckDB and Spark have in common.
 
-An engine has read the log into table ``raw`` of user, item, time (a number, or NULL without times)
-and part, with a column that follows the order of the files.
+The engine has read the log into table ``raw`` with user, item, time (a number, or NULL without
+times), part (see ``rows.readers``) and a column that follows the order of the files.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class LogOptions:
     """How a log is filtered and split.
 
     Attributes:
-      min_item_count, min_user_count: Items and users with fewer interactions are left out.
-      core: Whether to repeat the filters until nothing changes.
-      dedup: Whether to keep only the first interaction of a user with an item.
-      shares: Sizes of train, valid and test relative to each other, such as ``(8, 1, 1)``.
-      valid_share: Share of each user's train pairs to hold out where a log that comes split has
+      min_item_count, min_user_count: minimum number of interactions of an item and of a user.
+      core: whether to repeat the filters until nothing changes.
+      dedup: whether to keep only a user's first interaction with each item.
+      shares: relative numbers of train, valid and test users, such as ``(8, 1, 1)``.
+      valid_share: share of each user's train pairs to hold out, if a log that is already split has
         no valid file.
-      seed: Of the shuffle of the users.
+      seed: seed of the shuffle of users.
     """
 
     min_item_count: int
@@ -42,23 +42,11 @@ class LogOptions:
     seed: int
 
 
-def create_names(engine: Engine) -> None:
-    """Makes ``user_names`` and ``item_names`` out of ``raw``.
-
-    They have a line per id: name, code (0, 1, … in the order of the names' bytes) and num_rows.
-    """
-    for column in ("user", "item"):
-        select = f"""
-            SELECT "{column}" AS name, count(*) AS num_rows
-            FROM raw WHERE part <> {UNWANTED} GROUP BY "{column}" """
-        engine.number(f"{column}_names", select, "name", "code")
-
-
 def encode(engine: Engine, dedup: bool) -> None:
-    """Makes table ``log`` of user, item (codes), time, part and place out of ``raw``.
+    """Creates table ``log`` with user, item (codes), time, part and place from ``raw``.
 
-    ``place`` grows in the order of the files. With ``dedup`` of the rows with one user and item
-    only the first in time stays.
+    ``place`` increases in the order of the files. With ``dedup`` only a user's first interaction
+    with each item is kept.
     """
     log = f"""
         SELECT users.code AS "user", items.code AS item, time, part, raw.{engine.row} AS place
@@ -80,13 +68,13 @@ def encode(engine: Engine, dedup: bool) -> None:
 
 
 def filter_log(engine: Engine, options: LogOptions) -> int:
-    """Takes the rows of rare items and users out of ``log``.
+    """Removes the rows of rare items and users from ``log``.
 
     Returns:
-      How often the filters were applied.
+      The number of times that the filters were applied.
 
     Raises:
-      UserError: Nothing is left.
+      UserError: no row is left.
     """
     rounds = 0
     while True:
@@ -106,7 +94,7 @@ def filter_log(engine: Engine, options: LogOptions) -> int:
         if num_left == 0:
             raise UserError(
                 f"no interactions are left with --min-item-count {options.min_item_count} and "
-                f"--min-user-count {options.min_user_count}. Choose lower ones."
+                f"--min-user-count {options.min_user_count}. Choose lower values."
             )
         if num_left < num_rows:
             engine.create(
@@ -119,9 +107,9 @@ def filter_log(engine: Engine, options: LogOptions) -> int:
 
 
 def number_items(engine: Engine) -> int:
-    """Makes table ``items`` of item (code), name, popularity and id; id 0 is the most popular.
+    """Creates table ``items`` with item (code), name, popularity and id; id 0 is the most popular.
 
-    Popularity is counted in the filtered log, and ties are in the order of the names.
+    Popularity is counted in the filtered log, and ties are broken by name.
 
     Returns:
       The number of items.
@@ -135,17 +123,17 @@ def number_items(engine: Engine) -> int:
 
 
 def split_log(engine: Engine, split: str, options: LogOptions) -> dict[str, int]:
-    """Makes a table of members for each split: user (code), name, total, history and position.
+    """Creates a table of members for each split: user (code), name, total, history and position.
 
-    ``position`` counts the users of a split from 0 in shuffled order. ``total`` is the number of
-    interactions that they have there, and ``history`` how many of these are known before the
-    targets, where the log itself says so.
+    ``position`` counts the users of a split from 0 in shuffled order. ``total`` is a user's number
+    of interactions in the split, and ``history`` the number of them that precede the targets, if
+    the log is already split by pairs.
 
     Returns:
-      Users that were dropped from valid and test: they have no history or no target.
+      The number of users dropped from each split because they have no history or no target.
 
     Raises:
-      UserError: A split would be empty.
+      UserError: a split would be empty.
     """
     select = f"""
         SELECT "user", name, n0, n1, n2, md5('{options.seed}:' || name) AS draw
@@ -186,21 +174,21 @@ def split_log(engine: Engine, split: str, options: LogOptions) -> dict[str, int]
         if not engine.count(members(name)):
             raise UserError(
                 f"the {name} split has no user with a history and a target "
-                f"({dropped[name]:,} were dropped for having only one interaction there). "
+                f"({dropped[name]:,} users with only one interaction were dropped). "
                 "Set --min-user-count to 2 or more, change --split, or use a larger log."
             )
     return dropped
 
 
 def members(name: str) -> str:
-    """The table of the users of a split."""
+    """The name of the table of a split's users."""
     return f"{name}_members"
 
 
 def hold_out(engine: Engine, options: LogOptions) -> None:
     """Moves a share of every user's train pairs, chosen by the seed, into the valid part.
 
-    A user with n train pairs gives n times the share, rounded.
+    Of n train pairs, n times the share, rounded, are moved.
     """
     engine.create(
         "held_out",
@@ -225,10 +213,10 @@ def hold_out(engine: Engine, options: LogOptions) -> None:
 
 
 def ordered_items(split: str, name: str) -> str:
-    """A SELECT of the item ids of a split: user after user, each in the order of time.
+    """A SELECT of the item ids of a split, user by user, each in time order.
 
-    Pairs that come split at random have no such order. Often they are sorted by item, from which a
-    model would learn to expect ever larger numbers, so they are put into the order of a hash.
+    Pairs that were split at random have no time order. They are often sorted by item, which would
+    teach a model to expect ever larger numbers, so they are sorted by a hash instead.
     """
     part = PARTS.index(name)
     condition = {
@@ -253,7 +241,7 @@ def _count_part(part: int) -> str:
 
 
 def _bounds(num_users: int, shares: tuple[int, int, int]) -> list[int]:
-    """Where train, valid and test begin and end; valid and test get at least one user.
+    """The bounds of train, valid and test; valid and test get at least one user each.
 
     >>> _bounds(25, (8, 1, 1))
     [0, 21, 23, 25]
@@ -262,7 +250,7 @@ def _bounds(num_users: int, shares: tuple[int, int, int]) -> list[int]:
     train = num_users - valid - test
     if train < 1:
         raise UserError(
-            f"{num_users} users are left after the filters, too few for three splits. "
+            f"{num_users} users are left after the filters, which is too few for three splits. "
             "Use a larger log, or lower --min-item-count and --min-user-count."
         )
     return [0, train, train + valid, num_users]
@@ -275,5 +263,5 @@ def _check_apart(engine: Engine) -> None:
     if name is not None:
         raise UserError(
             f"user {name!r} is in more than one of the train, valid and test files, which "
-            "should hold different users. Use --source presplit for pairs of one user."
+            "should hold different users. Use --source presplit if each user's pairs are split."
         )

@@ -1,4 +1,4 @@
-"""Writes the layout of ``prepared`` out of the engine's tables, a batch of rows at a time."""
+"""Writes prepared data (see ``data.prepared``) from the engine's tables, batch by batch."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def write_split(
     """Writes the folder of one split.
 
     Args:
-      engine: With the tables of ``logtable``.
-      folder: Parent of the new folder.
+      engine: engine with the tables of ``tables``.
+      folder: parent of the new folder.
       name: ``train``, ``valid`` or ``test``.
-      split: How the log is split, see ``logsource``.
-      history_share: Share of a user's items that are the history, unless the pairs of the log
-        come split.
+      split: how the log is split, see ``sources.base``.
+      history_share: share of a user's items that form the history, unless the log is already split
+        by pairs.
 
     Returns:
       Statistics: the numbers of users and interactions, and of history items and targets.
@@ -80,11 +80,11 @@ def write_split(
 
 
 def history_lengths(totals: np.ndarray, share: float) -> np.ndarray:
-    """How many items are the history: the share, rounded down, but never none and never all.
+    """Lengths of the histories: the share of each total, rounded down, but never none or all.
 
     Args:
-      totals: ``[num_users]`` integers, at least 2: items of each user.
-      share: Between 0 and 1.
+      totals: ``[num_users]`` integers of at least 2, the number of items of each user.
+      share: number between 0 and 1.
 
     >>> history_lengths(np.array([2, 5, 9, 10]), 0.8)
     array([1, 4, 7, 8])
@@ -95,7 +95,7 @@ def history_lengths(totals: np.ndarray, share: float) -> np.ndarray:
 
 
 def write_item_counts(folder: Path, num_items: int) -> np.ndarray:
-    """Writes ``item_counts.npy``, and gives its content, out of the training split."""
+    """Writes ``item_counts.npy`` from the training split, and returns its content."""
     items = np.load(folder / "train" / "items.npy", mmap_mode="r", allow_pickle=False)
     counts = np.zeros(num_items, np.int64)
     for start in range(0, len(items), BATCH_ROWS):
@@ -118,10 +118,10 @@ def file_entries(folder: Path) -> dict[str, dict[str, object]]:
 
 @contextlib.contextmanager
 def open_flat_array(path: Path, length: int, kind: type[np.integer]) -> Iterator[_Append]:
-    """A .npy file of ``length`` integers of type ``kind`` that is written from front to back.
+    """Opens a .npy file of ``length`` integers of type ``kind`` to write from front to back.
 
     Yields:
-      A function that writes the next numbers.
+      A function that appends numbers.
     """
     dtype = np.dtype(kind).newbyteorder("<")
     with open(path, "wb") as file:
@@ -130,7 +130,7 @@ def open_flat_array(path: Path, length: int, kind: type[np.integer]) -> Iterator
         append = _Append(file, dtype)
         yield append
     if append.written != length:
-        raise RuntimeError(f"{path.name} got {append.written} numbers instead of {length}")
+        raise RuntimeError(f"{path.name} has {append.written} numbers instead of {length}")
 
 
 class _Append:

@@ -138,9 +138,7 @@ def test_croloss_from_the_wheel(environment, wheel):
     croloss("synthesize --out events.csv --users 60 --items 50")
     printed = croloss("prepare --source csv --input events.csv --out prepared")
     assert "\n  croloss train --data prepared" in printed
-    printed = croloss(
-        "train --data prepared --out run --dim 4 --batch-size 16 --max-steps 2"
-    )
+    printed = croloss("train --data prepared --out run --dim 4 --batch-size 16 --max-steps 2")
     assert "\n  croloss evaluate --run run" in printed
     assert "\n  croloss export --run run" in croloss("evaluate --run run")
     assert "\n  croloss query --model model" in croloss("export --run run --out model --top-n 5")

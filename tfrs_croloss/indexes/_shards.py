@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from tfrs_croloss import _checks
+from tfrs_croloss._replicas import shard_rows
 
 try:
     import fcntl
@@ -77,17 +78,6 @@ class Shard:
         """Removes the shard, the description first."""
         self.description.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
-
-
-def shard_rows(shard: int, num_shards: int, num_items: int) -> tuple[int, int]:
-    """The first row of a shard, and the one after its last. Sizes differ by at most one.
-
-    The number of the shard may be an int64 tensor, and both rows are such tensors then.
-
-    >>> [shard_rows(shard, 3, 10) for shard in range(3)]
-    [(0, 3), (3, 6), (6, 10)]
-    """
-    return num_items * shard // num_shards, num_items * (shard + 1) // num_shards
 
 
 def write_shard(

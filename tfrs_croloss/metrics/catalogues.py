@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 from tfrs_croloss import _checks, _replicas
-from tfrs_croloss.indexes import _shards
 from tfrs_croloss.metrics import _counting
 
 _LARGEST_SQUARED = 1e18
@@ -219,7 +218,7 @@ class ShardedCatalogue(Catalogue):
         """The first item of this replica's part, and the one after its last."""
         context = tf.distribute.get_replica_context()
         replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
-        return _shards.shard_rows(replica, _replicas.count(), self.num_items)
+        return _replicas.shard_rows(replica, _replicas.count(), self.num_items)
 
     def _local(self, values: Any) -> np.ndarray:
         """What every replica has, on the first of this process."""

@@ -1,1 +1,4 @@
-"""What runs the SQL of ``prepare``: DuckDB on one machine, or Apache Spark on many."""
+"""Engines that run the SQL of ``prepare``: DuckDB on one machine, or Apache Spark on a cluster.
+
+``base`` has the interface of both. The result is the same, byte for byte.
+"""

@@ -1,8 +1,8 @@
-"""What the steps of ``prepare`` ask of an engine: tables by name, filled by SQL.
+"""The interface of an engine: named tables that are filled by SQL.
 
-Filters, ids and splits (``logtable``) and the writer (``prepared_writer``) are written once, in
-SQL that both engines understand. An engine brings what they cannot share: how a log is read, how
-a table is kept, and how rows are numbered in an order.
+Filters, ids and splits (``tables``) and the arrays (``writer``) are written once, in SQL that both
+engines understand. An engine adds what they cannot share: how it reads a log, stores a table and
+numbers rows in a given order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ...errors import UserError
 from ..rows.bad_rows import BadRows
-from ..rows.readers import Reader
+from ..rows.readers import UNWANTED, Reader
 
 Note = Callable[[str], None]
 
@@ -26,34 +26,34 @@ _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(i?)B?\s*", re.IGNORECA
 
 
 class Engine(Protocol):
-    """Where the log is worked on.
+    """Holds the tables of one log and runs SQL on them.
 
     Attributes:
-      row: The column of table ``raw`` that follows the order of the files.
+      row: name of the column of table ``raw`` that follows the order of the files.
     """
 
     row: str
 
     def read(self, readers: Sequence[Reader], max_bad_rows: int, note: Note) -> BadRows:
-        """Fills ``raw``, ``user_names`` and ``item_names``, see ``logtable``.
+        """Fills ``raw`` (see ``tables``), and ``user_names`` and ``item_names`` from it.
 
         Args:
-          readers: The files, in order.
-          max_bad_rows: How many bad rows may be left out.
-          note: Told about extra work that takes a while.
+          readers: the readers of the files, in order.
+          max_bad_rows: maximum number of bad rows to leave out.
+          note: called with a text before extra work that takes a while.
 
         Returns:
           The bad rows that were left out.
 
         Raises:
-          UserError: Too many bad rows, or files that cannot be read.
+          UserError: there are too many bad rows, or a file cannot be read.
         """
 
     def create(self, table: str, select: str) -> None:
-        """Keeps the rows of a SELECT as a table, which may replace one that it reads."""
+        """Stores the rows of a SELECT as a table, which may replace one that the SELECT reads."""
 
     def number(self, table: str, select: str, order: str, column: str) -> None:
-        """The same with one more integer column that counts the rows from 0 in an order."""
+        """Stores the rows of a SELECT with a ``column`` that counts them from 0 in ``order``."""
 
     def drop(self, table: str) -> None:
         """Removes a table."""
@@ -62,10 +62,10 @@ class Engine(Protocol):
         """Number of rows of a table that ``create`` or ``number`` has made."""
 
     def value(self, select: str) -> Any:
-        """The one value that a SELECT gives."""
+        """The single value that a SELECT returns."""
 
     def batches(self, select: str) -> Iterator[pa.RecordBatch]:
-        """The rows of a SELECT with ORDER BY, in this order, some at a time."""
+        """The rows of a SELECT with ORDER BY, in that order, one batch at a time."""
 
     def numbered(self, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Columns of a table that ``number`` has made, in the order of its numbers."""
@@ -75,24 +75,36 @@ class Engine(Protocol):
 
 
 def scalar(engine: Engine, select: str) -> int:
-    """The one whole number that a SELECT gives, 0 for NULL."""
+    """The single integer that a SELECT returns, with NULL as 0."""
     return int(engine.value(select) or 0)
 
 
+def create_names(engine: Engine) -> None:
+    """Creates ``user_names`` and ``item_names`` from ``raw``.
+
+    They have one row per id: name, code (0, 1, … in the order of the names' bytes) and num_rows.
+    """
+    for column in ("user", "item"):
+        select = f"""
+            SELECT "{column}" AS name, count(*) AS num_rows
+            FROM raw WHERE part <> {UNWANTED} GROUP BY "{column}" """
+        engine.number(f"{column}_names", select, "name", "code")
+
+
 def check_any_rows(engine: Engine, readers: Sequence[Reader], bad_rows: BadRows) -> None:
-    """Raises if nothing was read.
+    """Checks that ``user_names`` is not empty.
 
     Raises:
-      UserError: With the files and the bad rows in them.
+      UserError: no row was read; the error names the files and the number of bad rows in them.
     """
     if not engine.count("user_names"):
         names = ", ".join(str(reader.path) for reader in readers)
-        left = f" but {bad_rows.total:,} bad ones" if bad_rows.total else ""
-        raise UserError(f"{names}: no rows to use{left}. Check that it is the right file.")
+        bad = f" ({bad_rows.total:,} rows are bad)" if bad_rows.total else ""
+        raise UserError(f"{names}: there are no rows to use{bad}. Check that it is the right file.")
 
 
 def megabytes(size: str) -> int:
-    """A size as DuckDB writes it, in units of 2^20 bytes, rounded down.
+    """Converts a size as DuckDB writes it to units of 2^20 bytes, rounded down.
 
     >>> megabytes("2GiB"), megabytes("2GB"), megabytes("800 mb")
     (2048, 1907, 762)
@@ -108,5 +120,5 @@ def megabytes(size: str) -> int:
 
 
 def memory_error(size: str) -> UserError:
-    """The error about a --memory-limit that is none."""
+    """The error for a --memory-limit that is not a size."""
     return UserError(f"--memory-limit should be a size such as 2GB or 800MB. Received: {size!r}.")

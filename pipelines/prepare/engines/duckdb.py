@@ -1,8 +1,13 @@
-"""The engine of one machine: DuckDB, with its tables in a file and spilling beside it."""
+"""The engine for one machine: DuckDB, which keeps its tables in a file and spills to disk.
+
+DuckDB alone reads a clean log. If it stops, or an id or a time looks wrong, all files are read
+again row by row in Python, which finds out what is wrong where and passes on the good rows.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,19 +17,24 @@ import pyarrow as pa
 
 from ...errors import UserError
 from ..rows.bad_rows import BadRows
-from ..rows.readers import Reader, sql_text
-from . import duckdb_log
-from .base import DEFAULT_MEMORY, Note, memory_error
+from ..rows.careful import CleanLog, are_dates
+from ..rows.readers import Reader
+from ..rows.sql import sql_text
+from ..rows.values import DATE
+from .base import DEFAULT_MEMORY, Note, check_any_rows, create_names, memory_error, scalar
 
 BATCH_ROWS = 1 << 20
 
+# Ids are checked once per distinct id, not once per row.
+_ODD_NAME = r"(name IS NULL OR trim(name) = '' OR regexp_matches(name, '[\x00-\x1f\x7f]'))"
+
 
 class DuckDBEngine:
-    """Tables of one DuckDB connection.
+    """The tables of one DuckDB connection.
 
     Args:
-      connection: An open database.
-      folder: For temporary files.
+      connection: an open database.
+      folder: folder for temporary files.
     """
 
     row = "rowid"
@@ -35,7 +45,23 @@ class DuckDBEngine:
         self._number_columns: dict[str, str] = {}
 
     def read(self, readers: Sequence[Reader], max_bad_rows: int, note: Note) -> BadRows:
-        return duckdb_log.read_log(self, readers, max_bad_rows, note)
+        bad_rows = BadRows()
+        if not self._read_fast(readers):
+            note("a closer look at every row")
+            clean = self.folder / "clean.parquet"
+            numbers = itertools.count()
+            with CleanLog(clean, are_dates(readers), bad_rows) as log:
+                for reader in readers:
+                    log.add(zip(numbers, reader.rows(bad_rows)), reader.path.name)
+            bad_rows.check(max_bad_rows)
+            time = f"CAST(time AS {'BIGINT' if log.all_integers else 'DOUBLE'})"
+            self._create_raw(
+                [f'SELECT "user", item, {time} AS time, part FROM read_parquet({sql_text(clean)})']
+            )
+            create_names(self)
+            clean.unlink()
+        check_any_rows(self, readers, bad_rows)
+        return bad_rows
 
     def create(self, table: str, select: str) -> None:
         self.connection.execute(f"CREATE OR REPLACE TABLE {table} AS {select}")
@@ -55,8 +81,8 @@ class DuckDBEngine:
         return int(self.value(f"SELECT count(*) FROM {table}"))
 
     def value(self, select: str) -> Any:
-        # All rows, though there is one: a result that is not read to its end blocks the
-        # connection.
+        # All rows are fetched, though there is only one: a result that is not read to its end
+        # blocks the connection.
         [(value,)] = self.connection.execute(select).fetchall()
         return value
 
@@ -70,20 +96,59 @@ class DuckDBEngine:
     def progress(self) -> float:
         return float(self.connection.query_progress())
 
+    def _read_fast(self, readers: Sequence[Reader]) -> bool:
+        """Lets DuckDB read the log; returns False if the rows need a closer look."""
+        selects = [reader.select() for reader in readers]
+        # If some files have dates and others numbers, one of the two is bad.
+        mixed = len({reader.time_form == DATE for reader in readers}) > 1
+        if mixed or any(select is None for select in selects):
+            return False
+        try:
+            self._create_raw([select for select in selects if select is not None])
+        except (
+            duckdb.InvalidInputException,
+            duckdb.ConversionException,
+            duckdb.OutOfRangeException,
+        ):
+            return False
+        except duckdb.IOException as error:
+            raise UserError(
+                f"the input cannot be read: {_first_line(error)}. Check the file."
+            ) from error
+        create_names(self)
+        names = "(SELECT name FROM user_names UNION ALL SELECT name FROM item_names)"
+        return scalar(self, f"SELECT count(*) FROM {names} WHERE {_ODD_NAME}") == 0
+
+    def _create_raw(self, selects: Sequence[str]) -> None:
+        """Fills ``raw`` with one statement per file, so that the rowid follows the files."""
+        self.connection.execute("SET preserve_insertion_order = true")
+        time_types = {
+            str(self.connection.sql(f"SELECT time FROM ({select})").types[0]) for select in selects
+        }
+        time_type = "DOUBLE" if "DOUBLE" in time_types else "BIGINT"
+        self.connection.execute(
+            'CREATE OR REPLACE TABLE raw ("user" VARCHAR, item VARCHAR, '
+            f"time {time_type}, part TINYINT)"
+        )
+        for select in selects:
+            self.connection.execute(f"INSERT INTO raw {select}")
+        # From here on the rowid has the order, so DuckDB may process rows in any order.
+        self.connection.execute("SET preserve_insertion_order = false")
+
 
 @contextlib.contextmanager
 def open_duckdb(
     folder: Path, memory_limit: str | None, threads: int | None
 ) -> Iterator[DuckDBEngine]:
-    """A database in ``folder``, with the engine's own errors made plain.
+    """Opens a database in ``folder`` and turns DuckDB's own errors into user errors.
 
     Args:
-      folder: An existing folder for the database and its temporary files.
-      memory_limit: What the engine may hold in memory, such as ``2GB``.
-      threads: Number of threads, or None for all cores.
+      folder: existing folder for the database and its temporary files.
+      memory_limit: maximum memory of DuckDB, such as ``2GB``, or None for the default.
+      threads: number of threads, or None for all cores.
 
     Raises:
-      UserError: ``memory_limit`` is not a size or not enough, or files cannot be read or written.
+      UserError: ``memory_limit`` is not a size or too small, or a file cannot be read or written.
     """
     limit = memory_limit or DEFAULT_MEMORY
     try:
@@ -91,21 +156,19 @@ def open_duckdb(
             yield DuckDBEngine(connection, folder)
     except duckdb.OutOfMemoryException as error:
         raise UserError(
-            f"DuckDB needs more than --memory-limit {limit}, or more room on the disk of "
+            f"DuckDB needs more than --memory-limit {limit}, or more space on the disk of "
             f"--out ({_first_line(error)}). Raise the limit, or pass --threads 1."
         ) from error
-    except RuntimeError as error:
-        # How DuckDB says that Ctrl-C came while it was at work.
-        if "interrupted" in str(error).lower():
-            raise KeyboardInterrupt from error
-        raise
     except duckdb.IOException as error:
-        raise UserError(f"reading or writing failed: {_first_line(error)}.") from error
+        raise UserError(
+            f"reading or writing failed: {_first_line(error)}. Check the files of --input and the "
+            "disk of --out."
+        ) from error
 
 
 def _connect(folder: Path, memory_limit: str, threads: int | None) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(str(folder / "log.duckdb"))
-    # Dates without a zone are UTC, whatever the machine's zone is.
+    # Dates without a time zone are UTC, whatever the machine's time zone is.
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute(f"SET temp_directory = {sql_text(folder / 'spill')}")
     try:

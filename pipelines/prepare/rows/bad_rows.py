@@ -1,4 +1,4 @@
-"""Rows of a log that cannot be used: counted by kind, with the first line numbers."""
+"""Counts the rows of a log that cannot be used, by kind, with the first line numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN_LINES = 5
 
 
 class BadRows:
-    """Counts bad rows.
+    """Counts bad rows by file and kind.
 
     >>> bad_rows = BadRows()
     >>> bad_rows.add(MISSING_ITEM, "events.csv", 7)
@@ -34,10 +34,10 @@ class BadRows:
         """Counts rows of one kind.
 
         Args:
-          kind: What is wrong, one of the constants of this module.
-          source: Name of the file.
-          line: Line number of the first of these rows, counted from 1.
-          count: How many rows these are.
+          kind: what is wrong, one of the constants of this module.
+          source: name of the file.
+          line: line number of the first of these rows, from 1.
+          count: number of these rows.
         """
         known, lines = self._kinds.get((source, kind), (0, []))
         if len(lines) < SHOWN_LINES:
@@ -67,15 +67,15 @@ class BadRows:
         return "\n".join(texts)
 
     def check(self, limit: int) -> None:
-        """Raises if there are more bad rows than the user allows.
+        """Checks that there are no more bad rows than the user allows.
 
         Raises:
-          UserError: With the report, and the option that would let the rows be left out.
+          UserError: there are more; the error has the report and the option that leaves them out.
         """
         if self.total > limit:
             rows = "1 row" if self.total == 1 else f"{self.total:,} rows"
             raise UserError(
                 f"{rows} of the input cannot be used, and --max-bad-rows is {limit}:\n"
                 + self.report()
-                + f"\nMend the input, or pass --max-bad-rows {self.total} to leave such rows out."
+                + f"\nFix the input, or pass --max-bad-rows {self.total} to leave these rows out."
             )

@@ -1,6 +1,6 @@
-"""Rows that need a closer look, one at a time in Python: the good ones into a Parquet file.
+"""Checks rows one at a time in Python, and writes the good ones to a Parquet file.
 
-This is where a bad row gets its kind and its line number, whatever the engine.
+This is where a bad row gets its kind and its line number, with either engine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .values import DATE, BadValue, check_ids, parse_time, time_form
 
 BATCH_ROWS = 1 << 18
 
-# Times are written as text: whether they are integers or not is only known at the end.
+# Times are written as text, since only the end of the log shows whether all are integers.
 _SCHEMA = pa.schema(
     [
         ("row", pa.int64()),
@@ -31,7 +31,7 @@ _SCHEMA = pa.schema(
 
 
 def are_dates(readers: Sequence[Reader]) -> bool:
-    """Whether the times of a log are dates: the first one that can be read decides."""
+    """Whether the times of a log are dates, which the first valid time decides."""
     for reader in readers:
         for row in reader.rows(BadRows()):
             if row.part == UNWANTED:
@@ -50,18 +50,16 @@ class CleanLog:
     """A Parquet file of good rows.
 
     Args:
-      path: The file to write.
-      dates: Whether times should be dates, see ``are_dates``.
-      bad_rows: Where bad rows are counted.
+      path: file to write.
+      dates: whether times should be dates, see ``are_dates``.
+      bad_rows: counter of the bad rows.
 
     Attributes:
-      all_integers: Whether every time so far is an integer.
-      num_rows: Rows written.
+      all_integers: whether every time so far is an integer.
     """
 
     def __init__(self, path: Path, dates: bool, bad_rows: BadRows):
         self.all_integers = True
-        self.num_rows = 0
         self._dates = dates
         self._bad_rows = bad_rows
         self._writer = pq.ParquetWriter(path, _SCHEMA)
@@ -75,11 +73,11 @@ class CleanLog:
         self._writer.close()
 
     def add(self, rows: Iterable[tuple[int, Row]], file_name: str) -> None:
-        """Writes the good ones of the rows of a file.
+        """Writes the good rows of a file, and counts the bad ones.
 
         Args:
-          rows: Each with the number that says where it stands in the order of the log.
-          file_name: For the report of bad rows.
+          rows: rows, each with its position in the order of the log.
+          file_name: name of the file in the report of bad rows.
         """
         for number, row in rows:
             time: int | float | None = None
@@ -98,7 +96,6 @@ class CleanLog:
                 self._flush()
 
     def _flush(self) -> None:
-        self.num_rows += len(self._batch)
         columns: Iterator[tuple[object, ...]] = zip(*self._batch) if self._batch else iter([()] * 5)
         arrays = [pa.array(values, field.type) for values, field in zip(columns, _SCHEMA)]
         self._writer.write_table(pa.Table.from_arrays(arrays, schema=_SCHEMA))

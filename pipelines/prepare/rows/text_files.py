@@ -1,4 +1,4 @@
-"""Text files as they come: plain or gzip, any line ending, quoted fields."""
+"""Text files: plain or gzipped, with any line ending, and with quoted fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...errors import UserError
 from . import bad_rows
 from .values import BadValue
 
-# A quoted field may go over several lines; a quote that is still open after so many is a slip.
+# A quoted field may span several lines; a quote still open after this many is a mistake.
 MAX_RECORD_LINES = 100
 
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -25,16 +25,16 @@ csv.field_size_limit(1 << 24)
 
 
 def is_gzip(path: Path) -> bool:
-    """Whether the file is compressed, whatever its name says."""
+    """Whether the file is gzipped, judged by its content, not its name."""
     with open(path, "rb") as file:
         return file.read(2) == b"\x1f\x8b"
 
 
 def read_lines(path: Path) -> Generator[bytes, None, None]:
-    """The lines of a plain or gzip file, without line endings and byte-order mark.
+    """Yields the lines of a plain or gzipped file, without line endings and byte-order mark.
 
     Raises:
-      UserError: The file is UTF-16, or gzip that is cut off or damaged.
+      UserError: the file is UTF-16, or a truncated or damaged gzip file.
     """
     try:
         with gzip.open(path, "rb") if is_gzip(path) else open(path, "rb") as file:
@@ -42,7 +42,7 @@ def read_lines(path: Path) -> Generator[bytes, None, None]:
                 if number == 0:
                     if line.startswith(_UTF16_MARKS):
                         raise UserError(
-                            f"{path} is UTF-16 text, and UTF-8 is required. Convert it: "
+                            f"{path} should be UTF-8 text. It is UTF-16. Convert it: "
                             "iconv -f UTF-16 -t UTF-8 FILE > NEW_FILE"
                         )
                     line = line.removeprefix(_UTF8_MARK)
@@ -57,7 +57,7 @@ def head(path: Path, count: int) -> list[bytes]:
     """The first ``count`` lines that are not blank.
 
     Raises:
-      UserError: There is no such line, or the file is missing or not readable as text.
+      UserError: there is no such line, or the file cannot be read as text.
     """
     with contextlib.closing(read_lines(path)) as lines:
         found = list(itertools.islice((line for line in lines if line.strip()), count))
@@ -67,25 +67,32 @@ def head(path: Path, count: int) -> list[bytes]:
 
 
 class _OpenQuote(BadValue):
-    """The record ends inside quotes: it may go on in the next line."""
+    """The record ends inside quotes, so it may continue on the next line."""
 
 
 def split_record(line: bytes, separator: str) -> list[bytes]:
-    r"""The fields of one record, with quotes taken off.
+    r"""Splits one record into its fields, without their quotes.
 
     >>> split_record(b'u1,"a, b",7', ",")
     [b'u1', b'a, b', b'7']
 
     Raises:
-      BadValue: A quote is not closed, or something follows the closing quote.
+      BadValue: a quote is not closed, or something follows the closing quote.
     """
     if b'"' not in line:
         return line.split(separator.encode())
-    # Latin-1 gives every byte a character and back: the encoding is checked field by field.
+    is_open = False
+
+    def lines() -> Iterator[str]:
+        # Latin-1 maps every byte to a character and back; UTF-8 is checked field by field later.
+        yield line.decode("latin-1")
+        # The parser asks for another line only if this one ends inside quotes.
+        nonlocal is_open
+        is_open = True
+
     try:
-        fields = next(csv.reader([line.decode("latin-1")], delimiter=separator, strict=True))
+        fields = next(csv.reader(lines(), delimiter=separator, strict=True))
     except csv.Error as error:
-        is_open = "unexpected end of data" in str(error)
         raise (_OpenQuote if is_open else BadValue)(bad_rows.UNCLOSED_QUOTE) from error
     return [field.encode("latin-1") for field in fields]
 
@@ -93,16 +100,16 @@ def split_record(line: bytes, separator: str) -> list[bytes]:
 def read_records(
     lines: Iterator[tuple[int, bytes]], separator: str, num_columns: int
 ) -> Iterator[tuple[int, list[bytes] | str]]:
-    """Every record of a delimited file, good or bad; blank lines are passed over.
+    """Yields every record of a delimited file, good or bad, and skips blank lines.
 
     Args:
-      lines: Consecutive lines with their numbers.
-      separator: One character.
-      num_columns: Fields that a record must have.
+      lines: consecutive lines with their numbers.
+      separator: one character.
+      num_columns: required number of fields.
 
     Yields:
-      The number of the record's first line, with its fields, or with the kind of bad
-      row that it is. After a quote that is never closed, reading goes on with the next line.
+      The number of the record's first line, with its fields or, for a bad row, with its kind.
+      After a quote that is never closed, reading resumes with the next line.
     """
     ahead = _LinesAhead(lines)
     while (numbered := ahead.take()) is not None:
@@ -118,12 +125,12 @@ def read_records(
             yield number, fields
             ahead.drop(extra_lines)
         else:
-            # A stray quote can swallow lines: only the first of them is to blame.
+            # A stray quote can swallow lines; only the first of them is bad.
             yield number, bad_rows.UNCLOSED_QUOTE if extra_lines else bad_rows.WRONG_COLUMN_COUNT
 
 
 class _LinesAhead:
-    """Lines that can be looked at before they are taken."""
+    """An iterator over lines that can look ahead."""
 
     def __init__(self, lines: Iterator[tuple[int, bytes]]):
         self._lines = lines
@@ -148,7 +155,7 @@ class _LinesAhead:
 def _split_with_following(
     line: bytes, ahead: _LinesAhead, separator: str
 ) -> tuple[list[bytes], int]:
-    """The fields of the record that starts with ``line``, and how many lines more it has."""
+    """The fields of the record that starts with ``line``, and the number of further lines."""
     try:
         return split_record(line, separator), 0
     except _OpenQuote as error:

@@ -1,7 +1,7 @@
-"""What a user, an item and a time must look like, one value at a time.
+"""What makes a user, an item or a time valid, one value at a time.
 
-This is the definition of a bad row; the fast path of an engine gives way to these functions
-whenever the engine finds anything unusual.
+These functions define a bad row. The fast path of an engine falls back to them whenever it finds
+anything unusual.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ DATE = "date"
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-# Half of a pair that JSON can write as "\ud800", and UTF-8 cannot.
+# Half of a surrogate pair, which JSON can write as "\ud800" and UTF-8 cannot.
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _INT64 = 2**63
 
 
 class BadValue(Exception):
-    """A value makes its row a bad row; the kind is the only argument."""
+    """A value that makes its row bad; the kind of bad row is the only argument."""
 
     @property
     def kind(self) -> str:
-        """One of the kinds in ``badrows``."""
+        """One of the kinds in ``bad_rows``."""
         return str(self.args[0])
 
 
 def check_ids(user: str, item: str) -> None:
-    """Raises BadValue unless both ids can stand on a line of their own."""
+    """Raises BadValue unless both ids are non-blank text that fits on a line."""
     if user.isprintable() and item.isprintable() and user.strip(" ") and item.strip(" "):
-        return  # The usual case, several times as fast as the search below.
+        return  # The usual case, several times faster than the searches below.
     if not user.strip(" "):
         raise BadValue(bad_rows.MISSING_USER)
     if not item.strip(" "):
@@ -47,7 +47,7 @@ def check_ids(user: str, item: str) -> None:
 
 
 def time_form(text: str) -> str | None:
-    """How a time is written: INTEGER, DECIMAL, DATE, or None if it is none of them.
+    """The form of a time: INTEGER, DECIMAL or DATE, or None if it is none of them.
 
     >>> time_form("1318896000"), time_form("1.5e9"), time_form("2011-10-18T00:00:00Z")
     ('integer', 'decimal', 'date')
@@ -63,18 +63,18 @@ def time_form(text: str) -> str | None:
 
 
 def parse_time(text: str, dates: bool) -> int | float:
-    """The time as a number that sorts as the times do.
+    """Converts a time to a number that sorts in time order.
 
     Args:
-      text: As written in the log.
-      dates: Whether the times of this log are dates. A date among numbers (or the reverse) is
-        bad: the two have no common unit.
+      text: the time as written in the log.
+      dates: whether the times of this log are dates. A date among numbers, or a number among
+        dates, is bad, since the two have no common unit.
 
     Returns:
-      The number itself, or the microseconds since 1970 of a date (UTC where it names no zone).
+      The number itself, or for a date the microseconds since 1970 (in UTC if it has no time zone).
 
     Raises:
-      BadValue: ``text`` is empty or of another form.
+      BadValue: ``text`` is empty or has another form.
     """
     if not dates and len(text) < 19 and text.isascii() and text.isdigit():
         return int(text)  # The usual case.

@@ -1,6 +1,7 @@
-"""What ``--source`` can be.
+"""Sources: the log formats that ``--source`` can name, each with a function that opens it.
 
-Text may be gzip everywhere. Column numbers count from 1.
+A source looks at the first lines of the files and chooses their readers. Text files may be gzipped,
+and column numbers start at 1.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ class SourceKind:
     """One value of ``--source``.
 
     Attributes:
-      open: Looks at the head of the files and chooses the readers.
-      summary: For ``--help``.
-      min_count: Default of the two filters.
+      open: function that looks at the first lines of the files and chooses their readers.
+      summary: description for ``--help``.
+      min_count: default of --min-item-count and --min-user-count.
     """
 
     open: Callable[[SourceOptions], Source]
@@ -39,24 +40,21 @@ SOURCES: dict[str, SourceKind] = {
     "csv": SourceKind(open_csv, "comma-separated columns"),
     "tsv": SourceKind(open_tsv, "tab-separated columns"),
     "parquet": SourceKind(open_parquet, "Parquet columns"),
-    "sequences": SourceKind(open_sequences, "one user a line, items in time order"),
-    "amazon-reviews": SourceKind(open_amazon_reviews, "JSON lines, as reviews_Books_5.json.gz"),
+    "sequences": SourceKind(open_sequences, "one user per line, items in time order"),
+    "amazon-reviews": SourceKind(open_amazon_reviews, "JSON lines, like reviews_Books_5.json.gz"),
     "amazon-ratings": SourceKind(
         open_amazon_ratings,
-        "CSV with header user_id,parent_asin,rating,timestamp, or the four columns of 2014 or "
-        "2018 without header",
+        "CSV with the header user_id,parent_asin,rating,timestamp, or the four columns of 2014 or "
+        "2018 without a header",
     ),
     "taobao": SourceKind(open_taobao, "UserBehavior.csv, page views only", min_count=20),
     "movielens": SourceKind(open_movielens, "ratings from tensorflow-datasets"),
     "authors": SourceKind(
-        open_authors, "user,item,position in NAME_train.txt, _valid and _test", min_count=1
+        open_authors,
+        "user,item,position in NAME_train.txt, NAME_valid.txt and NAME_test.txt",
+        min_count=1,
     ),
     "presplit": SourceKind(
-        open_presplit, "a folder of train, test and perhaps valid pairs", min_count=1
+        open_presplit, "a folder with train, test and optionally valid files of pairs", min_count=1
     ),
 }
-
-
-def open_source(name: str, options: SourceOptions) -> Source:
-    """Opens the log of ``--source name``."""
-    return SOURCES[name].open(options)

@@ -1,4 +1,4 @@
-"""What a source is: where a log lies, and the readers of its files."""
+"""A source: the readers of a log's files, and how the log is split."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from ...errors import UserError
 from ..rows.readers import Reader
 
-# How a log becomes train, valid and test: its users are split; or it comes with users already
-# split over three files; or it comes with every user's pairs split over the files.
+# How a log becomes train, valid and test: its users are split here; or its users are already split
+# over three files; or every user's pairs are already split over the files.
 SPLIT_USERS = "users"
 USERS_ARE_SPLIT = "users are split"
 PAIRS_ARE_SPLIT = "pairs are split"
@@ -20,16 +20,17 @@ PARTS = ("train", "valid", "test")
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """The options that say where a log is and how its columns are called.
+    """The options that locate a log and name its columns.
 
     Attributes:
-      inputs: Files, folders or prefixes, as the source wants them.
-      user_column, item_column, time_column: Names, or numbers without a header; None for the
-        default of the source. A time column ``none`` means that the order of the file counts.
-      separator: One character, or None for the default of the source.
-      header: Whether the first line names the columns, or None for the default of the source.
-      tfds_name, tfds_data_dir: For tensorflow-datasets.
-      scratch: A folder for temporary files.
+      inputs: files, folders or path prefixes, as the source requires.
+      user_column, item_column, time_column: names of the columns, or their numbers without a
+        header; None for the default of the source. The time column ``none`` means that the rows are
+        already in time order.
+      separator: one character, or None for the default of the source.
+      header: whether the first line names the columns, or None for the default of the source.
+      tfds_name, tfds_data_dir: name and data folder of a data set of tensorflow-datasets.
+      scratch: folder for temporary files.
     """
 
     inputs: tuple[str, ...] = ()
@@ -48,9 +49,9 @@ class Source:
     """A log that is ready to be read.
 
     Attributes:
-      readers: Of its files, in order.
-      split: How it becomes train, valid and test.
-      lacks_valid: Whether valid pairs have to be held out of train.
+      readers: readers of its files, in order.
+      split: how the log becomes train, valid and test.
+      lacks_valid: whether valid pairs have to be held out from train.
     """
 
     readers: Sequence[Reader]
@@ -62,13 +63,16 @@ def input_files(options: SourceOptions) -> list[Path]:
     """The inputs, which must all be files.
 
     Raises:
-      UserError: None is given, or one is missing or a folder.
+      UserError: there is no input, or an input is missing or a folder.
     """
     if not options.inputs:
-        raise UserError("--input is required: the file to read.")
+        raise UserError("--input is required. Pass the file to read.")
     for path in map(Path, options.inputs):
         if path.is_dir():
-            raise UserError(f"--input should be a file for this source. {path} is a folder.")
+            raise UserError(
+                f"--input should be a file for this source. {path} is a folder. Pass the files in "
+                "it."
+            )
         if not path.exists():
             raise UserError(f"--input {path} does not exist. Check the path.")
     return list(map(Path, options.inputs))

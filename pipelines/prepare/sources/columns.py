@@ -1,4 +1,4 @@
-"""Logs in columns: delimited text and Parquet, with columns by name or number."""
+"""Logs in columns: delimited text and Parquet, with columns given by name or number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 
 from ...errors import UserError
 from ..rows import text_files
-from ..rows.readers import DelimitedReader, ParquetReader
+from ..rows.parquet import ParquetReader
+from ..rows.readers import DelimitedReader
 from ..rows.values import DATE, DECIMAL, INTEGER, BadValue, time_form
 from .base import Source, SourceOptions, input_files
 
@@ -35,12 +36,12 @@ _TIME_TYPES = (
 
 
 def open_csv(options: SourceOptions) -> Source:
-    """Comma-separated files."""
+    """Opens comma-separated files."""
     return _open_delimited(options, ",")
 
 
 def open_tsv(options: SourceOptions) -> Source:
-    """Tab-separated files."""
+    """Opens tab-separated files."""
     return _open_delimited(options, "\t")
 
 
@@ -55,12 +56,15 @@ def _open_delimited(options: SourceOptions, default_separator: str) -> Source:
         user, item, time = _choose_columns(path, options, names, has_header)
         readers.append(delimited(path, separator, has_header, len(names), user, item, time))
     if len({reader.has_time for reader in readers}) > 1:
-        raise UserError("either all --input files should have a time column, or none.")
+        raise UserError(
+            "all --input files should have a time column, or none of them. Add the column, or pass "
+            "--time-column none."
+        )
     return Source(readers)
 
 
 def _usual_width(path: Path, separator: str) -> int:
-    """How many columns most of the first rows have, in case the very first is a bad one."""
+    """The number of columns of most of the first rows, since the very first may be bad."""
     widths = [len(split_or_empty(line, separator)) for line in text_files.head(path, HEAD_LINES)]
     return max(sorted(set(widths)), key=widths.count)
 
@@ -76,7 +80,7 @@ def delimited(
     part: int = 0,
     wanted: tuple[int, str] | None = None,
 ) -> DelimitedReader:
-    """A reader of columns that has looked how the file writes its times."""
+    """A reader of delimited text; looks at the first lines to find the form of the times."""
     forms = set()
     if time is not None:
         for line in text_files.head(path, HEAD_LINES)[1 if has_header else 0 :]:
@@ -93,7 +97,7 @@ def _form(forms: set[str | None]) -> str:
 
 
 def split_or_empty(line: bytes, separator: str) -> list[bytes]:
-    """The fields of a line, or none where its quotes are broken."""
+    """The fields of a line, or an empty list if its quotes are broken."""
     try:
         return text_files.split_record(line, separator)
     except BadValue:
@@ -104,15 +108,15 @@ def first_record(path: Path, separator: str) -> list[str]:
     """The fields of the first line.
 
     Raises:
-      UserError: There are fewer than two, so the separator is another one.
+      UserError: there are fewer than two fields, so the separator is wrong.
     """
     line = text_files.head(path, 1)[0]
     record = split_or_empty(line, separator)
     if len(record) < 2:
         raise UserError(
             f"{path}: the first line should have at least two columns separated by "
-            f"{separator!r}. It is {line[:80].decode('utf-8', 'replace')!r}. "
-            "Set the right one with --separator."
+            f"{separator!r}. Received: {line[:80].decode('utf-8', 'replace')!r}. "
+            "Set the separator with --separator."
         )
     return [field.decode("utf-8", "replace") for field in record]
 
@@ -120,7 +124,7 @@ def first_record(path: Path, separator: str) -> list[str]:
 def _choose_columns(
     path: Path, options: SourceOptions, names: Sequence[str], has_header: bool
 ) -> tuple[int, int, int | None]:
-    """Where user, item and time are, from 0."""
+    """The columns of user, item and time, from 0."""
     defaults = ("user", "item", "time") if has_header else ("1", "2", None)
     user_name = options.user_column or str(defaults[0])
     item_name = options.item_column or str(defaults[1])
@@ -132,11 +136,11 @@ def _choose_columns(
         if name is None:
             continue
         if names.count(name) != 1:
-            what = "is there twice" if name in names else "is not in the file"
+            what = "appears more than once" if name in names else "is not in the file"
             kind = "column" if has_header else "column number"
-            hint = "" if has_header else " (numbers count from 1; with a header, names work)"
+            hint = "" if has_header else " (numbers start at 1; names work with a header)"
             raise UserError(
-                f"{path}: {kind} {name!r} {what}; it has {', '.join(names)}{hint}. "
+                f"{path}: {kind} {name!r} {what}. Its columns are {', '.join(names)}{hint}. "
                 f"Set --{option}-column, and --no-header if the first line is data."
             )
         indices.append(names.index(name))
@@ -144,7 +148,7 @@ def _choose_columns(
 
 
 def open_parquet(options: SourceOptions) -> Source:
-    """Parquet files."""
+    """Opens Parquet files."""
     readers = []
     for path in input_files(options):
         try:
@@ -162,7 +166,9 @@ def open_parquet(options: SourceOptions) -> Source:
         user_name, item_name, time_name = (schema.names[index] for index in (user, item, time))
         readers.append(ParquetReader(path, user_name, item_name, time_name, form))
     if len({reader.time and reader.type_of(reader.time) for reader in readers}) > 1:
-        raise UserError("the time columns of the --input files should all have one type.")
+        raise UserError(
+            "the time columns of the --input files should all have the same type. Convert them."
+        )
     return Source(readers)
 
 
@@ -172,7 +178,7 @@ def _check_type(
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     if not any(is_allowed(kind) for is_allowed in allowed):
         raise UserError(
-            f"{path}: column {field.name!r} should be {required}. It is {field.type}. "
+            f"{path}: column {field.name!r} should be {required}. Its type is {field.type}. "
             "Convert it, or choose another column."
         )
 
@@ -181,7 +187,7 @@ def _parquet_time_form(path: Path, field: pa.Field) -> str:
     if pa.types.is_floating(field.type) or pa.types.is_decimal(field.type):
         return DECIMAL
     if pa.types.is_temporal(field.type):
-        return INTEGER  # Read as a number, and never as text.
+        return INTEGER  # It is read as a number and never as text.
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(batch_size=HEAD_LINES, columns=[field.name]):
             return _form({time_form(str(value)) for value in batch.column(0).to_pylist()})

@@ -1,6 +1,6 @@
-"""Logs from tensorflow-datasets, MovieLens first of all.
+"""Logs from tensorflow-datasets, such as MovieLens.
 
-The only source that imports TensorFlow, and only when it is opened.
+This is the only source that imports TensorFlow, and it does so only when it is opened.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import UserError
-from ..rows.readers import ParquetReader
+from ..rows.parquet import ParquetReader
 from .base import Source, SourceOptions
 
 BATCH_ROWS = 1 << 16
 
 
 def open_movielens(options: SourceOptions) -> Source:
-    """Ratings from tensorflow-datasets: ``user_id``, ``movie_id`` and ``timestamp``.
+    """Opens ratings from tensorflow-datasets: ``user_id``, ``movie_id`` and ``timestamp``.
 
-    The data set is downloaded by tensorflow-datasets where it is not in its data folder yet.
+    tensorflow-datasets downloads the data set if it is not in its data folder yet.
     """
     columns = (
         options.user_column or "user_id",
@@ -48,14 +48,14 @@ def _batches(options: SourceOptions, columns: tuple[str, str, str]) -> Iterator[
         builder = tfds.builder(name, data_dir=options.tfds_data_dir)
     except tfds.core.DatasetNotFoundError as error:
         raise UserError(
-            f"--tfds-name {name} is not a data set of tensorflow-datasets, nor is it in "
+            f"--tfds-name {name} is neither a data set of tensorflow-datasets nor in "
             "--tfds-data-dir. Try movielens/100k-ratings."
         ) from error
     missing = [column for column in columns if column not in (builder.info.features or {})]
     if missing:
         known = ", ".join(builder.info.features or {})
         raise UserError(
-            f"--tfds-name {name} has no {', '.join(missing)}; it has {known}. Choose a "
+            f"--tfds-name {name} has no {', '.join(missing)}. It has {known}. Choose a "
             "-ratings data set, or set --user-column, --item-column and --time-column."
         )
     try:
@@ -65,7 +65,7 @@ def _batches(options: SourceOptions, columns: tuple[str, str, str]) -> Iterator[
             f"--tfds-name {name} could not be downloaded ({type(error).__name__}). Download it "
             "elsewhere and point --tfds-data-dir to the data folder."
         ) from error
-    # One file after the other: the order of the rows is then the same in every run.
+    # The files are read one after the other, so that the row order is the same in every run.
     read_config = tfds.ReadConfig(interleave_cycle_length=1)
     for split in builder.info.splits:
         dataset = builder.as_dataset(split=split, read_config=read_config)

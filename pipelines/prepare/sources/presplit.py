@@ -1,4 +1,4 @@
-"""Logs that come split into train, valid and test files."""
+"""Logs that are already split into train, valid and test files."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _ENDINGS = tuple(ending + packed for ending in (".txt", ".tsv", ".csv") for pack
 
 
 def open_authors(options: SourceOptions) -> Source:
-    """The format of the paper's authors: ``user,item,position`` in ``NAME_train.txt`` and so on.
+    """Opens the format of the paper's authors: ``user,item,position`` in ``NAME_train.txt`` etc.
 
-    ``--input`` is the folder, or the path up to ``NAME``. With a train file alone, its users are
-    split as those of any log.
+    ``--input`` is the folder, or the path up to ``NAME``. If there is only a train file, its users
+    are split like those of any log.
     """
     place = _one_input(options)
     if place.is_dir():
@@ -31,18 +31,21 @@ def open_authors(options: SourceOptions) -> Source:
         if len(names) != 1:
             found = ", ".join(sorted(names)) or "none"
             raise UserError(
-                f"--input {place} should hold one file NAME_train.txt. Found: {found}. "
-                "Give the path up to NAME, as in FOLDER/book."
+                f"--input {place} should contain one file NAME_train.txt. Found: {found}. "
+                "Pass the path up to NAME, such as FOLDER/book."
             )
         place = place / names.pop()
     files = {part: _find(place.parent, f"{place.name}_{part}") for part in PARTS}
     if files["train"] is None:
-        raise UserError(f"--input {place}: there is no {place.name}_train.txt or .txt.gz.")
+        raise UserError(
+            f"--input {place}: there is no {place.name}_train.txt or {place.name}_train.txt.gz. "
+            "Check the path."
+        )
     missing = [part for part in PARTS if files[part] is None]
     if len(missing) == 1:
         raise UserError(
-            f"--input {place}: the {missing[0]} file is missing. Either all three of "
-            f"{place.name}_train, _valid and _test are needed, or the first alone."
+            f"--input {place}: the {missing[0]} file is missing. Provide all three of "
+            f"{place.name}_train, {place.name}_valid and {place.name}_test, or only the first."
         )
     readers = []
     for index, part in enumerate(PARTS):
@@ -54,22 +57,27 @@ def open_authors(options: SourceOptions) -> Source:
 
 
 def open_presplit(options: SourceOptions) -> Source:
-    """A folder with train, test and perhaps valid files of ``user item`` pairs.
+    """Opens a folder with train, test and optionally valid files of ``user item`` pairs.
 
-    The pairs of every user are split over the files, and have no order in time. Separator and
-    header are found by looking: tab, comma or blank; a header is a first line that is no pair of
-    numbers where the second is.
+    The pairs of every user are split over the files and have no time order. The separator (tab,
+    comma or space) and the header are detected: the first line is a header if it is not a pair of
+    numbers and the second line is.
     """
     folder = _one_input(options)
     if not folder.is_dir():
-        raise UserError(f"--input should be a folder with train and test files. Received: {folder}")
+        raise UserError(
+            f"--input should be a folder with train and test files. Received: {folder}."
+        )
     readers = []
     for index, part in enumerate(PARTS):
         path = _find(folder, part)
         if path is None:
             if part == "valid":
                 continue
-            raise UserError(f"--input {folder}: there is no {part}.txt, .tsv or .csv (or .gz).")
+            raise UserError(
+                f"--input {folder}: there is no {part}.txt, {part}.tsv or {part}.csv, plain or "
+                "gzipped. Check the folder."
+            )
         lines = text_files.head(path, 2)
         separator = options.separator or next(
             (mark for mark in "\t," if mark.encode() in lines[0]), " "
@@ -86,12 +94,12 @@ def open_presplit(options: SourceOptions) -> Source:
 
 def _one_input(options: SourceOptions) -> Path:
     if len(options.inputs) != 1:
-        raise UserError(f"this source takes one --input. Received: {len(options.inputs)}.")
+        raise UserError(f"this source takes exactly one --input. Received: {len(options.inputs)}.")
     return Path(options.inputs[0])
 
 
 def _stems(folder: Path) -> set[str]:
-    """Names in ``folder`` without their endings."""
+    """File names in ``folder`` without their extensions."""
     return {
         path.name[: -len(ending)]
         for path in folder.iterdir()
@@ -104,7 +112,7 @@ def _find(folder: Path, stem: str) -> Path | None:
     found = [path for ending in _ENDINGS if (path := folder / (stem + ending)).is_file()]
     if len(found) > 1:
         names = ", ".join(path.name for path in found)
-        raise UserError(f"{folder} has more than one file for {stem}: {names}. Keep one of them.")
+        raise UserError(f"{folder} has several files for {stem}: {names}. Keep only one of them.")
     return found[0] if found else None
 
 

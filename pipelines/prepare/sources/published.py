@@ -1,4 +1,4 @@
-"""Logs in the form in which they were published."""
+"""Logs in the formats in which they were published."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from .columns import HEAD_LINES, delimited, first_record, split_or_empty
 
 
 def open_sequences(options: SourceOptions) -> Source:
-    """One user a line, items between blanks."""
+    """Opens a file with one user per line and spaces between the items."""
     files = input_files(options)
     for path in files:
         text_files.head(path, 1)
     if len(files) > 1:
-        raise UserError("--source sequences takes one --input: the line number is the user's id.")
+        raise UserError(
+            "--source sequences takes exactly one --input, since the line number is the user's id. "
+            f"Received: {len(files)}. Concatenate the files."
+        )
     return Source([SequenceReader(path) for path in files])
 
 
 def open_amazon_reviews(options: SourceOptions) -> Source:
-    """Amazon reviews: JSON lines with reviewerID, asin and unixReviewTime."""
+    """Opens Amazon reviews: JSON lines with reviewerID, asin and unixReviewTime."""
     files = input_files(options)
     for path in files:
         text_files.head(path, 1)
@@ -30,10 +33,10 @@ def open_amazon_reviews(options: SourceOptions) -> Source:
 
 
 def open_amazon_ratings(options: SourceOptions) -> Source:
-    """Amazon ratings without reviews, as CSV.
+    """Opens Amazon ratings without reviews, as CSV.
 
-    Accepted: the header of 2023 (``user_id,parent_asin,rating,timestamp``), or four columns without
-    header, ``user,item,rating,time`` or ``item,user,rating,time``, where the ids tell which.
+    The files have the header of 2023 (``user_id,parent_asin,rating,timestamp``), or four columns
+    without a header: ``user,item,rating,time`` or ``item,user,rating,time``, which the ids decide.
     """
     readers = []
     for path in input_files(options):
@@ -43,8 +46,9 @@ def open_amazon_ratings(options: SourceOptions) -> Source:
             missing = [name for name in columns if name not in names]
             if missing:
                 raise UserError(
-                    f"{path}: the header should have {', '.join(columns)}. It lacks "
-                    f"{', '.join(missing)}. Use --source csv with --item-column and so on."
+                    f"{path}: the header should have {', '.join(columns)}. Missing: "
+                    f"{', '.join(missing)}. Use --source csv with --user-column, --item-column and "
+                    "--time-column."
                 )
             user, item, time = (names.index(name) for name in columns)
             readers.append(delimited(path, ",", True, len(names), user, item, time))
@@ -55,10 +59,10 @@ def open_amazon_ratings(options: SourceOptions) -> Source:
 
 
 def _amazon_columns(path: Path) -> tuple[int, int]:
-    """Which of the first two columns is the user and which the item, in a file without header.
+    """The columns of user and item in a file without a header.
 
-    The 2014 files start with the user, those of 2018 with the item. Product numbers all have ten
-    characters; a column of users never does over many rows.
+    The 2014 files start with the user, those of 2018 with the item. All product numbers have ten
+    characters; user ids do not, if enough rows are compared.
     """
     records = [split_or_empty(line, ",") for line in text_files.head(path, HEAD_LINES)]
     is_item = [
@@ -68,15 +72,15 @@ def _amazon_columns(path: Path) -> tuple[int, int]:
     if is_item[0] == is_item[1]:
         raise UserError(
             f"{path}: a ratings file should have the header user_id,parent_asin,rating,timestamp, "
-            "or four columns without header of which the first or the second holds product "
-            "numbers of ten characters, and only one of them. Use --source csv --no-header with "
+            "or four columns without a header, with product numbers of ten characters in either "
+            "the first or the second column, but not in both. Use --source csv --no-header with "
             "--user-column, --item-column and --time-column."
         )
     return (1, 0) if is_item[0] else (0, 1)
 
 
 def open_taobao(options: SourceOptions) -> Source:
-    """Taobao's UserBehavior.csv (user, item, category, behavior, time): page views only."""
+    """Opens the page views of Taobao's UserBehavior.csv (user, item, category, behavior, time)."""
     return Source(
         [delimited(path, ",", False, 5, 0, 1, 4, wanted=(3, "pv")) for path in input_files(options)]
     )

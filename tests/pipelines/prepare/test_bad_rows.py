@@ -196,8 +196,11 @@ def test_parquet_rows(tmp_path, capsys):
         (b"", "is empty"),
         (b"\n\n", "is empty"),
         (HEADER.encode(), "no rows to use"),
-        (b"who,item,time\na,x,1\n", "column 'user' is not in the file; it has who, item, time"),
-        (b"user,user,item\na,b,x\n", "column 'user' is there twice"),
+        (
+            b"who,item,time\na,x,1\n",
+            "column 'user' is not in the file. Its columns are who, item, time",
+        ),
+        (b"user,user,item\na,b,x\n", "column 'user' appears more than once"),
         (b"user;item;time\na;x;1\n", "--separator"),
         ((HEADER + text_of(LOG)).encode("utf-16"), "iconv"),
         (gzip.compress((HEADER + text_of(LOG * 500)).encode())[:-30], "gzip"),

@@ -201,7 +201,7 @@ def test_the_same_command_again_does_nothing_and_others_need_overwrite(tmp_path,
     assert prepare(*command) == 0
     created = (out / "manifest.json").stat().st_mtime_ns
     assert prepare(*command, "--threads", 1) == 0
-    assert "already there" in capsys.readouterr().out
+    assert "already exists" in capsys.readouterr().out
     assert (out / "manifest.json").stat().st_mtime_ns == created
 
     assert prepare(*command, "--seed", 1) == 2
@@ -220,7 +220,7 @@ def test_a_folder_of_something_else_is_never_replaced(tmp_path, capsys):
     out.mkdir()
     (out / "thesis.txt").write_text("years of work")
     assert prepare("--source", "csv", "--input", path, "--out", out, "--overwrite") == 2
-    assert "not made by prepare" in capsys.readouterr().err
+    assert "prepare did not write" in capsys.readouterr().err
     assert (out / "thesis.txt").read_text() == "years of work"
 
 

@@ -308,7 +308,7 @@ def test_what_is_there_is_found_whichever_engine_made_it(tmp_path, capsys):
     command = ["--source", "csv", "--input", path, "--out", tmp_path / "out"]
     assert prepare(*command) == 0
     assert prepare(*command, "--engine", "spark") == 0
-    assert "already there" in capsys.readouterr().out
+    assert "already exists" in capsys.readouterr().out
 
 
 def test_damaged_files_are_clear_errors_and_the_old_result_stays(tmp_path, capsys):
@@ -331,7 +331,7 @@ def test_settings_that_cannot_work_are_clear_errors(tmp_path, capsys, monkeypatc
     assert prepare(*command, "--threads", 3) == 2
     assert "local[3]" in capsys.readouterr().err
     assert prepare(*command, "--spark-master", "local[1]") == 2
-    assert "Spark runs in this process with the master local[2]" in capsys.readouterr().err
+    assert "already runs in this process with the master local[2]" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         prepare(*command, "--spark-conf", "spark.executor.memory")
     assert "KEY=VALUE" in capsys.readouterr().err

@@ -1,1 +1,5 @@
-"""The Spark engine: the session, the raw log inside Spark, and its rows."""
+"""The Spark engine, for logs that one machine cannot sort.
+
+``engine`` has the engine itself, ``session`` starts Spark, ``tables`` stores tables as files, and
+``log`` and ``rows`` read a log.
+"""

@@ -1,11 +1,11 @@
-"""The log inside Spark: table ``raw`` of user, item, time, part and row.
+"""Reads a log into Spark's table ``raw`` with user, item, time, part and row.
 
-Spark reads all files, and takes the rows that are good beyond doubt. Lines that are not (and the
-first ones, with header and byte-order mark) go with their numbers to the careful reader in
-Python, which decides what they are: good after all, or bad, of which kind. The result is that
-of reading every row carefully, at a cost that grows with the doubtful lines only.
+Spark reads all files and keeps the rows that are certainly good. The doubtful lines, and the first
+lines with header and byte-order mark, go with their numbers to the careful reader in Python, which
+decides whether they are good or bad, and of which kind. The result is that of reading every row
+carefully, at a cost that grows with the number of doubtful lines only.
 
-Files that Spark cannot take apart (sequences) are read in Python altogether.
+Files that Spark cannot parse (sequences) are read in Python as a whole.
 """
 
 from __future__ import annotations
@@ -15,34 +15,31 @@ import heapq
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame
 
-from ... import tables
 from ...rows import text_files
 from ...rows.bad_rows import BadRows
 from ...rows.careful import CleanLog, are_dates
-from ...rows.readers import DelimitedReader, JsonReader, ParquetReader, Reader, Row, TextReader
-from ..base import Note, check_any_rows
+from ...rows.parquet import ParquetReader
+from ...rows.readers import DelimitedReader, JsonReader, Reader, Row, TextReader
+from ..base import Note
 from . import rows as spark_rows
+from .tables import SparkTables, url
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from .engine import SparkEngine
-
-# Of a row in the order of the log: the number of its file times this, plus its line.
+# The position of a row in the log is the number of its file times this, plus its line.
 LINES_PER_FILE = 1 << 40
 
-# A doubtful row: number of the file, line, and the line itself or the values of its columns.
+# A doubtful row: file number, line number, and the line itself or the values of its columns.
 _Doubtful = tuple[int, int, list[Any]]
 
 
-def read_log(
-    engine: SparkEngine, readers: Sequence[Reader], max_bad_rows: int, note: Note
+def read_raw(
+    engine: SparkTables, readers: Sequence[Reader], max_bad_rows: int, note: Note
 ) -> BadRows:
-    """Fills the tables, see ``engine.Engine.read``."""
+    """Fills ``raw``; see ``Engine.read`` for the arguments."""
     bad_rows = BadRows()
     dates = are_dates(readers)
     inputs = engine.folder / "input"
@@ -58,7 +55,7 @@ def read_log(
         for reader in readers:
             if not isinstance(reader, ParquetReader) and text_files.is_gzip(reader.path):
                 for _ in text_files.read_lines(reader.path):
-                    pass  # Says so if this file is damaged.
+                    pass  # Raises an error that names this file, if it is damaged.
         raise
     clean = engine.folder / "clean.parquet"
     doubtful = heapq.merge(*(group.doubtful() for group in groups), key=lambda row: row[:2])
@@ -67,19 +64,17 @@ def read_log(
     bad_rows.check(max_bad_rows)
     whole = log.all_integers and not any(group.num_fractions for group in groups)
     time = f"CAST(time AS {'BIGINT' if whole else 'DOUBLE'}) AS time"
-    rows = engine.session.read.parquet(f"file://{clean}").selectExpr(
+    rows = engine.session.read.parquet(url(clean)).selectExpr(
         '"user"', "item", "part", time, '"row"'
     )
     for group in groups:
         rows = rows.unionByName(group.good(whole))
     engine.view("raw", rows, [path for group in groups for path in group.take_folders()])
-    tables.create_names(engine)
-    check_any_rows(engine, readers, bad_rows)
     return bad_rows
 
 
 def _alike(readers: Sequence[Reader]) -> list[dict[int, Reader]]:
-    """The files that Spark can read, by their numbers, those of one layout together."""
+    """The files that Spark can parse, by their numbers, grouped by layout."""
     groups: dict[object, dict[int, Reader]] = {}
     for number, reader in enumerate(readers):
         if isinstance(reader, (DelimitedReader, JsonReader)):
@@ -94,14 +89,14 @@ def _alike(readers: Sequence[Reader]) -> list[dict[int, Reader]]:
 
 
 class _Group:
-    """Files of one layout, read together.
+    """Files of one layout, which are read together.
 
-    The view of the group has the columns of ``spark_rows`` and ``line``.
+    The view of the group has the columns of ``rows``, ``line`` and ``is_head``.
     """
 
     def __init__(
         self,
-        engine: SparkEngine,
+        engine: SparkTables,
         number: int,
         readers: dict[int, Reader],
         inputs: Path,
@@ -115,7 +110,7 @@ class _Group:
         self._after_quote = f"after_quote_{number}"
         self._first = next(iter(readers.values()))
         self.num_fractions = self._num_doubtful = self._num_open = 0
-        # Links: Spark judges a file by its name, and takes some characters in it for patterns.
+        # Links, since Spark judges a file by its extension and expands patterns in its name.
         self._links = [_link(reader, file, inputs) for file, reader in readers.items()]
 
     def read(self, note: Note) -> None:
@@ -126,7 +121,7 @@ class _Group:
         )
         self._parse(keep_all=False)
         if self._num_open:
-            note("a closer look at quotes that are not closed in their line")
+            note("a closer look at quotes that are not closed on their line")
             self._parse(keep_all=True)
             self._engine.create(
                 self._after_quote,
@@ -138,7 +133,7 @@ class _Group:
             )
 
     def doubtful(self) -> Iterator[_Doubtful]:
-        """Rows for a closer look, in the order of the log."""
+        """Yields the rows that need a closer look, in the order of the log."""
         if not self._num_doubtful:
             return
         select = f"""
@@ -150,7 +145,7 @@ class _Group:
             yield from zip(*(column.to_pylist() for column in batch.columns))
 
     def good(self, whole: bool) -> DataFrame:
-        """The other rows."""
+        """The rows that are certainly good."""
         time = "whole" if whole else "coalesce(fraction, CAST(whole AS DOUBLE)) + 0D"
         return self._engine.session.sql(f"""
             SELECT "user", item, CAST(part AS TINYINT) AS part, {time} AS time,
@@ -159,7 +154,7 @@ class _Group:
             WHERE plain AND NOT is_head""")
 
     def take_folders(self) -> list[Path]:
-        """The folders of the group, to be removed by someone else."""
+        """Hands over the folders of the group, which the caller has to remove."""
         return self._engine.release(self._table) + self._engine.release(self._after_quote)
 
     def _parse(self, keep_all: bool) -> None:
@@ -178,8 +173,7 @@ class _Group:
         self.num_fractions = sum(block.fractions for block in blocks)
         self._num_doubtful = sum(block.doubtful for block in blocks)
         self._num_open = sum(block.open for block in blocks)
-        # Rows are counted within the block of the file that a task has read, and the blocks
-        # before it are added.
+        # Each task has counted the rows of its block of a file; the preceding blocks are added.
         shifts = []
         for file, own in itertools.groupby(blocks, key=lambda block: block.file):
             before = 1
@@ -197,14 +191,14 @@ class _Group:
 
 
 def _head(reader: Reader) -> int:
-    """How many lines are always read in Python."""
+    """The number of lines that are always read in Python."""
     return max(1, reader.header_lines) if isinstance(reader, (DelimitedReader, JsonReader)) else 0
 
 
 def _look_closer(
     readers: Sequence[Reader], doubtful: Iterable[_Doubtful], log: CleanLog, bad_rows: BadRows
 ) -> None:
-    """Writes those of the doubtful rows that are good, with the heads of all files."""
+    """Writes the doubtful rows that are good, and the first lines of all files."""
     by_file = itertools.groupby(doubtful, key=lambda row: row[0])
     file, rows = next(by_file, (-1, iter(())))
     for number, reader in enumerate(readers):
@@ -234,8 +228,8 @@ def _rows_of(
 def _parse_runs(
     reader: TextReader, lines: Iterable[tuple[int, bytes]], bad_rows: BadRows
 ) -> Iterator[Row]:
-    """Parses each run of consecutive lines by itself."""
-    # Within a run the line number minus the place in the list stays the same.
+    """Parses each run of consecutive lines separately."""
+    # Within a run, the line number minus the position in the list is constant.
     for _, run in itertools.groupby(enumerate(lines), key=lambda entry: entry[1][0] - entry[0]):
         yield from reader.parse((line for _, line in run), bad_rows)
 
@@ -247,4 +241,4 @@ def _link(reader: Reader, file: int, folder: Path) -> str:
         ending = ".txt.gz" if text_files.is_gzip(reader.path) else ".txt"
     link = folder / f"input-{file}{ending}"
     link.symlink_to(reader.path.resolve())
-    return f"file://{link}"
+    return url(link)

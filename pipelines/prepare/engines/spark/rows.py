@@ -1,10 +1,10 @@
-"""Rows as Spark parses them: those that are good beyond doubt, and the others as they are.
+"""Parses rows with Spark: those that are certainly good, and the others as raw bytes.
 
-Columns: file (its number), user, item, part, whole (the time if it is an integer), fraction (if it
-is not), plain (whether the row is good beyond doubt; NULL for a blank line), raw (bytes of the
-line, or of the values of user, item and time; only where they are needed), open (whether the
-record may go on in the next line), and block and serial (the start of the piece of the file that a
-task has read, and a number that grows by 1 from row to row in it).
+Columns: file (its number), user, item, part, whole (the time if it is an integer), fraction (the
+time if it is not), plain (whether the row is certainly good; NULL for a blank line), raw (bytes of
+the line, or of the values of user, item and time; only if they are needed), open (whether the
+record may continue on the next line), block (start of the part of the file that a task has read)
+and serial (a number that grows by 1 from row to row in the block).
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
-from ...rows.readers import UNWANTED, DelimitedReader, JsonReader, ParquetReader, is_binary
+from ...rows.parquet import ParquetReader, is_binary
+from ...rows.readers import UNWANTED, DelimitedReader, JsonReader
 
-# Java's regular expressions use its stack for every quote: lines with more are left to Python.
+# Java's regular expressions use stack space for every quote, so Python parses longer lines.
 MAX_QUOTES = 1000
 
 _CONTROL = r"[\x00-\x1f\x7f]"
 _INTEGER = r"^[+-]?[0-9]+\z"
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\z"
-# The forms that every supported Python and Spark read in the same way.
+# The forms that all supported versions of Python and Spark read in the same way.
 _DATE = (
     r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
     r"([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.([0-9]{3}|[0-9]{6}))?)?(Z|[+-][0-9]{2}:[0-9]{2})?)?\z"
@@ -43,14 +44,14 @@ def text(
     dates: bool,
     keep_all: bool,
 ) -> DataFrame:
-    """The lines of text files.
+    """Parses the lines of text files.
 
     Args:
-      session: For this work.
-      paths: The files, all of the layout of ``reader``; their names end in their numbers.
-      reader: Knows the layout.
-      dates: Whether times are dates.
-      keep_all: Whether ``raw`` is needed for all lines.
+      session: session that reads the files.
+      paths: files of the layout of ``reader``, whose names end in their numbers.
+      reader: reader that knows the layout.
+      dates: whether times are dates.
+      keep_all: whether ``raw`` is needed for all lines.
     """
     value = sf.col("value")
     lines = session.read.option("lineSep", "\n").text(list(paths))
@@ -129,7 +130,7 @@ def _delimited(lines: DataFrame, reader: DelimitedReader, dates: bool) -> DataFr
 def _json(lines: DataFrame, reader: JsonReader) -> DataFrame:
     line = sf.col("text")
     kind = ArrayType(StructType([StructField(key, StringType()) for key in reader.keys]))
-    # In brackets, so that anything behind the object is an error.
+    # In brackets, so that anything after the object is an error.
     objects = sf.from_json(sf.concat(sf.lit("["), line, sf.lit("]")), kind, _JSON_OPTIONS)
     lines = lines.withColumn("objects", objects)
     user, item, time = (sf.get("objects", 0).getField(key) for key in reader.keys)
@@ -144,7 +145,7 @@ def _json(lines: DataFrame, reader: JsonReader) -> DataFrame:
         & time.rlike(_INTEGER)
     )
     for key in (reader.user, reader.item):
-        # Numbers in place of text, and halves of characters, are spelled by Python.
+        # Python converts numbers in place of text, and surrogates.
         plain = plain & line.rlike(rf'"{re.escape(key)}"\s*:\s*"')
         plain = plain & ~line.rlike(rf'"{re.escape(key)}"\s*:\s*"[^"]*\\u[dD]')
     return lines.select(
@@ -162,7 +163,7 @@ def _json(lines: DataFrame, reader: JsonReader) -> DataFrame:
 def parquet(
     session: SparkSession, paths: Sequence[str], reader: ParquetReader, dates: bool
 ) -> DataFrame:
-    """The rows of Parquet files; arguments as for ``text``."""
+    """Parses the rows of Parquet files; see ``text`` for the arguments."""
     raw = []
     ids = []
     for name in (reader.user, reader.item):
@@ -234,7 +235,7 @@ def _no_time() -> tuple[Column, Column, Column]:
 
 
 def _time(written: Column, dates: bool) -> tuple[Column, Column, Column]:
-    """An integer, or else a fraction, and whether it is one of them beyond doubt."""
+    """The time as an integer, or else as a fraction, and whether it is certainly valid."""
     nothing = sf.lit(None).cast("double")
     if dates:
         whole = sf.unix_micros(sf.when(written.rlike(_DATE), written).try_cast("timestamp"))

@@ -1,6 +1,6 @@
-"""Starting Apache Spark, and what can go wrong on the way.
+"""Starts Apache Spark, with clear errors if it does not start.
 
-Spark is an extra: this module imports it only when it is asked for.
+Spark is an optional dependency, so this module imports it only when a session is opened.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 10
 
-# How SQL reads text, times and names: the same as in DuckDB, whatever the cluster's defaults are.
+# Spark's SQL reads text, times and names as DuckDB's does, whatever the cluster's defaults are.
 _DIALECT = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.ansi.doubleQuotedIdentifiers": "true",
@@ -45,8 +45,9 @@ class SparkOptions:
 
     Attributes:
       master: ``local[N]``, or the URL of a cluster.
-      settings: Spark's own, by name.
-      memory: Heap of the Java process that is started here, such as ``2GB``, or None.
+      settings: Spark's own settings, by name.
+      memory: heap size of the Java process that is started here, such as ``2GB``, or None for the
+        default.
     """
 
     master: str = "local[*]"
@@ -55,7 +56,7 @@ class SparkOptions:
 
     @property
     def is_local(self) -> bool:
-        """Whether all work is done in the process that is started here."""
+        """Whether the Java process that is started here does all the work."""
         return self.master.startswith("local") and not self.master.startswith("local-cluster")
 
 
@@ -75,21 +76,21 @@ def require_spark() -> None:
     if java is None:
         place = f"JAVA_HOME={home}" if home else "PATH"
         raise UserError(
-            f"--engine spark needs Java 17 or newer, and there is no java in {place}. Install it, "
-            "and let JAVA_HOME name its folder."
+            f"--engine spark needs Java 17 or newer, and there is no java in {place}. Install it "
+            "and set JAVA_HOME to its folder."
         )
 
 
 @contextlib.contextmanager
 def open_session(options: SparkOptions, folder: Path) -> Iterator[SparkSession]:
-    """A session of its own, of the Spark that runs in this process or of a new one.
+    """Opens a new session, on the Spark that already runs in this process or on a new one.
 
     Args:
-      options: Where Spark runs.
-      folder: For the messages of Java.
+      options: where Spark runs.
+      folder: folder for Java's messages.
 
     Raises:
-      UserError: Spark does not start, or another one runs already.
+      UserError: Spark does not start, or already runs with another master.
     """
     from pyspark.sql import SparkSession
 
@@ -97,8 +98,9 @@ def open_session(options: SparkOptions, folder: Path) -> Iterator[SparkSession]:
     if running is not None:
         if running.sparkContext.master != options.master:
             raise UserError(
-                f"Spark runs in this process with the master {running.sparkContext.master}. "
-                f"Stop it, or pass this as --spark-master instead of {options.master}."
+                "Spark already runs in this process with the master "
+                f"{running.sparkContext.master}. Stop it, or pass that master as --spark-master "
+                f"instead of {options.master}."
             )
         yield _own_session(running, options)
         return
@@ -112,7 +114,7 @@ def open_session(options: SparkOptions, folder: Path) -> Iterator[SparkSession]:
 def _own_session(session: SparkSession, options: SparkOptions) -> SparkSession:
     own = session.newSession()
     for name, text in {**options.settings, **_DIALECT}.items():
-        # The others are set when Spark starts.
+        # The other settings are applied when Spark starts.
         if own.conf.isModifiable(name):
             own.conf.set(name, text)
     return own
@@ -143,10 +145,10 @@ def _start(options: SparkOptions, messages: Path) -> SparkSession:
 
 
 def _check_reachable(master: str) -> None:
-    """Tries to connect, because Spark itself takes a minute to give up.
+    """Tries to connect, since Spark itself takes a minute to give up.
 
     Raises:
-      UserError: None of the masters of a standalone cluster answers.
+      UserError: no master of a standalone cluster answers.
     """
     if not master.startswith("spark://"):
         return
@@ -167,7 +169,7 @@ def _check_reachable(master: str) -> None:
 
 @contextlib.contextmanager
 def _standard_error_into(path: Path) -> Iterator[None]:
-    """Lets processes that are started meanwhile write their messages to a file."""
+    """Redirects the standard error of processes that are started meanwhile to a file."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -180,7 +182,11 @@ def _standard_error_into(path: Path) -> Iterator[None]:
 
 
 def _reason(error: Exception, messages: Path) -> str:
-    """What to tell about a failed start: Java's last words, or Python's."""
+    """The line that explains a failed start: from Java's messages, or else from Python's error.
+
+    Java reports a failed start as text only. The text chooses the line that is shown, and nothing
+    else.
+    """
     lines = []
     if messages.exists():
         lines = messages.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -189,7 +195,7 @@ def _reason(error: Exception, messages: Path) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of the root cause of an error of Spark."""
+    """The first line of the root cause of a Spark error."""
     cause = getattr(error, "java_exception", None)
     text = str(error)
     if cause is not None:
