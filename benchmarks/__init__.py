@@ -1,1 +1,1 @@
-"""Each claim about speed, as a ratio to a rival measured in the same run."""
+"""Benchmarks: each claim about speed or memory, as a ratio to a baseline of the same run."""

@@ -1,4 +1,4 @@
-"""All benchmarks, one after the other: ``python -m benchmarks``, or ``make bench``."""
+"""Runs all benchmarks, one after the other: ``python -m benchmarks``, or ``make bench``."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MODULES = (
 
 
 def main() -> int:
-    """Runs each in a process of its own, so that none inherits another's memory."""
+    """Runs each benchmark in its own process, so that none inherits another's memory."""
     failed = [
         name
         for name in MODULES
         if subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False).returncode
     ]
-    print(f"targets missed, or failed: {', '.join(failed)}" if failed else "all targets met")
+    print(f"failed or missed a target: {', '.join(failed)}" if failed else "all targets met")
     return 1 if failed else 0
 
 

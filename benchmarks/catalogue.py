@@ -1,4 +1,4 @@
-"""Exact ranks over the whole catalogue, time and memory: ``python -m benchmarks.catalogue``."""
+"""Time and memory of the exact loss over a whole catalogue: ``python -m benchmarks.catalogue``."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Step = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], list[tf.Tensor]]
 
 
 def loss() -> tfrs_croloss.losses.RetrievalLoss:
-    """The paper's best for large catalogues that all forms here can compute."""
+    """The paper's best loss for large catalogues that all forms here can compute."""
     return tfrs_croloss.LambdaCROLoss(1.0, "sigmoid", "softplus")
 
 
 def fused(queries: tf.Tensor, items: tf.Tensor, positives: tf.Tensor) -> list[tf.Tensor]:
-    """Ours: block by block."""
+    """The library's loss, which is computed block by block."""
     task = tfrs_croloss.tasks.CatalogueRetrieval(loss(), temperature=0.1)
     with tf.GradientTape() as tape:
         tape.watch([queries, items])
@@ -33,7 +33,7 @@ def fused(queries: tf.Tensor, items: tf.Tensor, positives: tf.Tensor) -> list[tf
 
 
 def plain(queries: tf.Tensor, items: tf.Tensor, positives: tf.Tensor) -> list[tf.Tensor]:
-    """The formula as one writes it in TensorFlow, differentiated."""
+    """The formula in plain TensorFlow, differentiated automatically."""
     with tf.GradientTape() as tape:
         tape.watch([queries, items])
         scores = tf.matmul(queries, items, transpose_b=True) / 0.1
@@ -62,7 +62,7 @@ FORMS: dict[str, Step] = {"fused": fused, "plain": plain, "blocked products": pr
 
 
 def problem(num_queries: int, num_items: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Unit vectors, and a positive for each query."""
+    """Random unit vectors, and a positive for each query."""
     random = np.random.default_rng(0)
     queries, items = (
         tf.math.l2_normalize(random.standard_normal((rows, DIM), dtype=np.float32), axis=1)
@@ -72,15 +72,15 @@ def problem(num_queries: int, num_items: int) -> tuple[tf.Tensor, tf.Tensor, tf.
 
 
 def call(form: str, num_queries: int, num_items: int) -> Callable[[], object]:
-    """One form, on a problem of its own."""
+    """A call of one form on its own random problem."""
     arguments = problem(num_queries, num_items)
-    # The products are few and large, so that it makes no difference to run them one by one.
+    # The products are few and large, so that running them eagerly makes no difference.
     step = FORMS[form] if form == "blocked products" else tf.function(FORMS[form])
     return lambda: step(*arguments)[1][0, 0].numpy()
 
 
 def extra_memory(form: str, num_queries: int, num_items: int) -> float:
-    """Bytes that a step takes beyond the embeddings, in a process of its own: all that it takes."""
+    """All bytes that a step takes beyond the embeddings, measured in its own process."""
     peaks = [
         harness.peak_memory_of(
             "benchmarks.catalogue",
@@ -101,7 +101,9 @@ def main() -> int:
     """Prints the tables; fails if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--form", choices=FORMS, help="run one form alone, for its peak memory")
+    parser.add_argument(
+        "--form", choices=FORMS, help="run only this form, to measure its peak memory"
+    )
     parser.add_argument("--shape", type=int, nargs=2)
     parser.add_argument("--calls", type=int, default=2)
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Exact evaluation against TFRS' ways to do it: ``python -m benchmarks.evaluation``."""
+"""Exact evaluation compared with TFRS' metrics: ``python -m benchmarks.evaluation``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BRUTE_FORCE, DATASET = "FactorizedTopK, BruteForce", "FactorizedTopK, dataset"
 def contenders(
     num_queries: int, num_items: int, dim: int, seed: int = 0
 ) -> dict[str, Callable[[], object]]:
-    """What is timed, on one random problem in which the positives score above average."""
+    """The functions to time, on a random problem in which positives score above average."""
     random = np.random.default_rng(seed)
     table = random.normal(size=(num_items, dim)).astype(np.float32)
     positives = random.integers(0, num_items, num_queries)
@@ -32,7 +32,7 @@ def contenders(
 
     index = tfrs.layers.factorized_top_k.BruteForce(k=max(CUTOFFS)).index(candidates)
     dataset = tf.data.Dataset.from_tensor_slices(candidates).batch(128)
-    rivals = {
+    compared = {
         DATASET: tfrs.metrics.FactorizedTopK(dataset, ks=CUTOFFS),
         BRUTE_FORCE: tfrs.metrics.FactorizedTopK(index, ks=CUTOFFS),
         "FactorizedRecall": metrics.FactorizedRecall(candidates, ks=CUTOFFS),
@@ -50,12 +50,12 @@ def contenders(
         return call
 
     ours = metrics.evaluate(query_tensor, candidates, positives, cutoffs=CUTOFFS)
-    calls = {name: in_graph(metric) for name, metric in rivals.items()}
+    calls = {name: in_graph(metric) for name, metric in compared.items()}
     for name, call in calls.items():
         call()
-        first = float(rivals[name].result()[0])
+        first = float(compared[name].result()[0])
         if abs(first - ours.recall[50]) > 2.0 / num_queries:
-            raise AssertionError(f"{name} found Recall@50 {first}, we {ours.recall[50]}")
+            raise AssertionError(f"{name} has Recall@50 {first}, evaluate {ours.recall[50]}")
     return {
         PRODUCT: lambda: tf.matmul(query_tensor, candidates, transpose_b=True)[0, 0].numpy(),
         OURS: lambda: metrics.evaluate(query_tensor, candidates, positives, cutoffs=CUTOFFS),
@@ -70,7 +70,12 @@ def main() -> int:
     parser.add_argument("--items", type=int, default=100_000)
     parser.add_argument("--dims", type=int, nargs="+", default=[32, 64])
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--dataset-repeats", type=int, default=2, help="of the slowest rival")
+    parser.add_argument(
+        "--dataset-repeats",
+        type=int,
+        default=2,
+        help="timed calls of the slowest baseline (%(default)s)",
+    )
     arguments = parser.parse_args()
     met = True
     for dim in arguments.dims:
@@ -79,7 +84,7 @@ def main() -> int:
             f"Exact evaluation: {arguments.queries:,} queries, {arguments.items:,} items, D={dim}, "
             f"N up to {max(CUTOFFS)}"
         )
-        # The one that takes a hundred times as long has turns of its own.
+        # The slowest takes a hundred times as long, and is timed separately.
         slowest = {DATASET: calls.pop(DATASET)}
         met &= harness.report(
             title,

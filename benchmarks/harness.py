@@ -1,4 +1,4 @@
-"""Timing of named contenders in one process, in turns, so that ratios survive a noisy machine."""
+"""Times named functions in turns in one process, so that ratios are valid on a noisy machine."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Target:
 
     Attributes:
       slower, faster: names of contenders.
-      ratio: the bound.
-      at_most: whether the bound is an upper one.
+      ratio: bound of the ratio of their times.
+      at_most: whether it is an upper bound.
     """
 
     slower: str
@@ -39,12 +39,12 @@ class Target:
 def time_in_turns(
     contenders: Mapping[str, Callable[[], object]], repeats: int = 5, warm_up: int = 1
 ) -> dict[str, list[float]]:
-    """Seconds of each call: all contenders once, then all again, and so on.
+    """Times each contender once, then all of them again, and so on; returns the seconds.
 
     Args:
-      contenders: functions without arguments, by name. They should return only when done.
-      repeats: timed calls of each.
-      warm_up: calls of each that are not timed.
+      contenders: functions without arguments, by name, which return only when they are done.
+      repeats: number of timed calls of each.
+      warm_up: number of calls of each before, which are not timed.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(warm_up + repeats):
@@ -58,7 +58,7 @@ def time_in_turns(
 
 
 def median_ratio(slower: Sequence[float], faster: Sequence[float]) -> float:
-    """Median over turns of the ratio within a turn.
+    """The median over turns of the ratio within a turn.
 
     >>> median_ratio([2.0, 9.0, 4.0], [1.0, 3.0, 1.0])
     3.0
@@ -67,7 +67,7 @@ def median_ratio(slower: Sequence[float], faster: Sequence[float]) -> float:
 
 
 def environment() -> str:
-    """Machine, versions, device and date, in two lines."""
+    """Machine, device, versions and date, in two lines."""
     import tensorflow as tf
 
     gpus = [device.name for device in tf.config.list_physical_devices("GPU")]
@@ -99,10 +99,10 @@ def report(
     """Prints a table and whether each target was met.
 
     Args:
-      title: what was measured.
-      seconds: from `time_in_turns`.
+      title: description of the measurement.
+      seconds: result of `time_in_turns`.
       targets: claims to check.
-      baseline: the contender that the ratios in the table are to; the first by default.
+      baseline: contender to which the table shows ratios; the first by default.
 
     Returns:
       Whether all targets were met.
@@ -132,20 +132,20 @@ def report(
 
 
 def check(what: str, value: float, at_most: float) -> bool:
-    """Prints a figure and whether it is within its bound, and returns that."""
+    """Prints a value and whether it is within its bound; returns the latter."""
     met = value <= at_most
     print(f"{what}: {value:.2f} (at most {at_most:g}: {'met' if met else 'MISSED'})\n", flush=True)
     return met
 
 
 def peak_memory_of(module: str, *arguments: str) -> int:
-    """Peak resident memory, in bytes, of ``python -m module arguments`` in a process of its own.
+    """Peak resident memory, in bytes, of ``python -m module arguments`` in its own process.
 
     Raises:
-      RuntimeError: if the process fails, with the end of what it said.
+      RuntimeError: the process fails; the error has the end of its messages.
     """
-    # The child reports its own peak as the last line: the parent's view is a maximum over all
-    # children so far.
+    # The child prints its own peak as the last line, since the parent only sees the maximum over
+    # all children so far.
     program = (
         "import atexit, runpy, sys; sys.argv = sys.argv[1:]; "
         "from benchmarks import harness; "
@@ -166,7 +166,7 @@ def peak_memory_of(module: str, *arguments: str) -> int:
 def own_peak_memory() -> int:
     """Peak resident memory of this process so far, in bytes."""
     try:
-        # What getrusage tells includes, on Linux, what the parent had when it started this process.
+        # On Linux, getrusage includes the memory of the parent when it started this process.
         with open("/proc/self/status", encoding="utf-8") as lines:
             for line in lines:
                 if line.startswith("VmHWM:"):
@@ -174,5 +174,5 @@ def own_peak_memory() -> int:
     except OSError:
         pass
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # macOS counts bytes, others kibibytes.
+    # macOS counts in bytes, other systems in kibibytes.
     return peak if platform.system() == "Darwin" else peak * 1024

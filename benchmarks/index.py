@@ -1,4 +1,4 @@
-"""Approximate indexes against TFRS' BruteForce: ``python -m benchmarks.index``."""
+"""Approximate indexes compared with TFRS' BruteForce: ``python -m benchmarks.index``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import tensorflow_recommenders as tfrs  # isort: skip
 from tfrs_croloss.indexes.tuning import Measurement, build_index, measure, tune  # isort: skip
 from tfrs_croloss.indexes import Index  # isort: skip
 
-RIVAL = "TFRS BruteForce"
-# How much faster each should be: single queries, and a batch.
+BASELINE = "TFRS BruteForce"
+# The speed-ups that each kind should reach for single queries and for a batch.
 TARGETS = {"scann": (30.0, 30.0), "partitioned": (10.0, 4.0)}
 NUM_QUERIES = 512
 
@@ -28,7 +28,7 @@ Search = Callable[[tf.Tensor], object]
 def clustered(
     num_rows: int, centres: np.ndarray, spread: float, random: np.random.Generator
 ) -> np.ndarray:
-    """Unit vectors ``[num_rows, dim]`` around centres, of which some draw far more than others."""
+    """Unit vectors ``[num_rows, dim]`` around centres, some of which are far more popular."""
     popularity = np.arange(1, len(centres) + 1) ** -0.5
     chosen = random.choice(len(centres), num_rows, p=popularity / popularity.sum())
     rows = centres[chosen]
@@ -39,7 +39,7 @@ def clustered(
 def tuned_index(
     kind: str, embeddings: np.ndarray, queries: list[np.ndarray], top_n: int, target: float
 ) -> tuple[Index, float]:
-    """An index with the settings for the target, and its recall on queries not used for that."""
+    """An index with settings that reach the target, and its recall on other queries."""
     start = time.perf_counter()
     index = build_index(kind, embeddings)
     built = time.perf_counter()
@@ -63,7 +63,7 @@ def tuned_index(
 
 
 def describe(measured: Measurement) -> str:
-    """One line for one setting."""
+    """One line about a measurement."""
     names = ("leaves_to_search", "reorder")
     settings = ", ".join(f"{name} {measured.settings.get(name, '-')}" for name in names)
     return (
@@ -72,8 +72,8 @@ def describe(measured: Measurement) -> str:
     )
 
 
-def rival(embeddings: np.ndarray, top_n: int) -> Search:
-    """TFRS' exact layer, as it is served."""
+def baseline_search(embeddings: np.ndarray, top_n: int) -> Search:
+    """TFRS' exact layer, as a server runs it."""
     layer = tfrs.layers.factorized_top_k.BruteForce(k=top_n).index(tf.constant(embeddings))
     signature = [tf.TensorSpec([None, embeddings.shape[1]], tf.float32)]
     compiled = tf.function(lambda queries: layer(queries), input_signature=signature)
@@ -81,7 +81,7 @@ def rival(embeddings: np.ndarray, top_n: int) -> Search:
 
 
 def compiled_search(index: Index, top_n: int) -> Search:
-    """The search of an index, as it is served."""
+    """The search of an index, as a server runs it."""
     compiled = tf.function(
         lambda queries: index.search(queries, top_n),
         input_signature=[tf.TensorSpec([None, index.dim], tf.float32)],
@@ -110,7 +110,7 @@ def compare(
         title,
         seconds,
         [
-            harness.Target(RIVAL, kind, TARGETS[kind][column])
+            harness.Target(BASELINE, kind, TARGETS[kind][column])
             for kind in searches
             if kind in TARGETS
         ],
@@ -126,7 +126,12 @@ def main() -> int:
     parser.add_argument("--recall-target", type=float, default=0.95)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--centres", type=int, default=2_000)
-    parser.add_argument("--spread", type=float, default=0.75, help="noise, centres having length 1")
+    parser.add_argument(
+        "--spread",
+        type=float,
+        default=0.75,
+        help="standard deviation of the noise, relative to centres of length 1",
+    )
     parser.add_argument("--kinds", nargs="+", choices=sorted(TARGETS), default=sorted(TARGETS))
     parser.add_argument("--single-repeats", type=int, default=50)
     parser.add_argument("--batch-repeats", type=int, default=5)
@@ -138,7 +143,7 @@ def main() -> int:
     queries = [clustered(NUM_QUERIES, centres, arguments.spread, random) for _ in range(3)]
 
     met = True
-    searches = {RIVAL: rival(embeddings, arguments.top_n)}
+    searches = {BASELINE: baseline_search(embeddings, arguments.top_n)}
     for kind in arguments.kinds:
         index, recall = tuned_index(
             kind, embeddings, queries, arguments.top_n, arguments.recall_target

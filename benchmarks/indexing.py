@@ -1,7 +1,7 @@
-"""Memory of building an index from files of vectors: ``python -m benchmarks.indexing``.
+"""Memory needed to build an index from files of vectors: ``python -m benchmarks.indexing``.
 
-Each contender builds in a process of its own. What counts is its peak of resident memory above
-that of a process that builds an index of a few items, as a multiple of the table of vectors.
+Each index is built in its own process. The result is the peak resident memory above that of a
+process that builds an index of a few items, as a multiple of the size of the table of vectors.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np  # isort: skip
 from tfrs_croloss.indexes.tuning import KINDS, build_index  # isort: skip
 from tfrs_croloss.indexes.vectors import VectorFiles, write_shard  # isort: skip
 
-# The largest multiples of the table. ScaNN has to be given everything, and has its own copies.
+# The largest multiples of the table. ScaNN needs all vectors at once, and makes its own copies.
 TARGETS = {"brute_force": 1.5, "partitioned": 1.5}
 SOURCES = ("files", "array")
 NUM_SHARDS = 8
 
 
 def write_vectors(folder: str, num_items: int, dim: int) -> None:
-    """Unit vectors around some centres, in shards."""
+    """Writes unit vectors around some centres, in shards."""
     centres = np.random.default_rng(0).standard_normal((1_000, dim), np.float32)
 
     def embed(first: int, last: int) -> np.ndarray:
@@ -47,7 +47,7 @@ def write_vectors(folder: str, num_items: int, dim: int) -> None:
 
 
 def build(kind: str, source: str, folder: str) -> None:
-    """What a child process does."""
+    """Builds an index, in a child process."""
     files = VectorFiles.open(folder)
     if source == "nothing":
         build_index(kind, files[:6_000])
@@ -56,15 +56,15 @@ def build(kind: str, source: str, folder: str) -> None:
 
 
 def compare(kind: str, folder: str, table: int) -> bool:
-    """Prints what the contenders of a kind need; returns whether the target is met."""
+    """Prints the memory that a kind needs; returns whether the target is met."""
     peaks = {
         source: harness.peak_memory_of("benchmarks.indexing", "--build", kind, source, folder)
         for source in ("nothing", *SOURCES)
     }
     tables = {source: (peaks[source] - peaks["nothing"]) / table for source in SOURCES}
     print(
-        f"{kind}: {tables['files']:.2f} tables from files, {tables['array']:.2f} where all is "
-        f"loaded first: {tables['files'] / tables['array']:.2f} of it",
+        f"{kind}: {tables['files']:.2f} tables from files, {tables['array']:.2f} with all vectors "
+        f"loaded first, a ratio of {tables['files'] / tables['array']:.2f}",
         flush=True,
     )
     if kind not in TARGETS:

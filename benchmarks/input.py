@@ -1,7 +1,7 @@
-"""The input of training against training itself: ``python -m benchmarks.input``.
+"""The cost of the training input compared with training itself: ``python -m benchmarks.input``.
 
-Input that is gathered while ``fit`` computes should cost next to nothing. So ``fit`` is timed on
-the real input and on the same batches from memory, and the input is timed alone.
+Input that is gathered while ``fit`` computes should cost next to nothing, so ``fit`` is timed with
+the real input and with the same batches from memory, and the input is timed alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pipelines.runs.settings import TrainSettings  # isort: skip
 
 
 def random_split(num_interactions: int, num_items: int, seed: int = 0) -> Split:
-    """Users of 5 to 95 items, as many as it takes; items by a long tail of popularity."""
+    """Random users with 5 to 95 items each, whose popularity has a long tail."""
     random = np.random.default_rng(seed)
     lengths = random.integers(5, 96, num_interactions // 50)
     items = (num_items * random.random(int(lengths.sum()), np.float32) ** 3).astype(np.int32)
@@ -35,11 +35,11 @@ def random_split(num_interactions: int, num_items: int, seed: int = 0) -> Split:
 def contenders(
     split: Split, num_items: int, settings: TrainSettings, steps: int
 ) -> dict[str, Callable[[], object]]:
-    """What is timed: ``steps`` steps of each."""
+    """The functions to time, each with ``steps`` steps."""
     source = TrainingInput(split, num_items, settings.window_options)
     model = build_model(settings, num_items)
     model.compile(build_optimizer(settings, num_items, steps))
-    # Both are built once, as a training run does: building traces a function, about 0.1 s.
+    # Both are built once, as in a training run, since building traces a function for about 0.1 s.
     gathered = source.dataset(0, steps)
     in_memory = source.dataset(0, steps).cache()
     for _ in in_memory:

@@ -1,4 +1,4 @@
-"""What a loss costs, with its gradients, against TFRS' softmax: ``python -m benchmarks.losses``."""
+"""The cost of a loss with its gradients, compared with TFRS: ``python -m benchmarks.losses``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import tfrs_croloss  # isort: skip
 
 SHAPES = ((512, 5632, 32), (4096, 4096, 64))
 KERNELS = ("hinge", "sigmoid", "exponential", "softplus")
-RIVAL, PRODUCTS = "TFRS softmax", "three bare products"
+BASELINE, PRODUCTS = "TFRS softmax", "three bare products"
 ON_SCORES = ", in TFRS' task"
 
 
 def losses() -> dict[str, tfrs_croloss.losses.RetrievalLoss]:
-    """Every kernel, and every pair of a rank kernel that the paper uses and a kernel."""
+    """A loss for every kernel, and for every kernel with every rank kernel of the paper."""
     named = {f"CRO {kernel}": tfrs_croloss.CROLoss(1.2, kernel, 10**6) for kernel in KERNELS}
     for rank_kernel, kernel in itertools.product(("sigmoid", "unit_step"), KERNELS):
         named[f"lambda {rank_kernel}/{kernel}"] = tfrs_croloss.LambdaCROLoss(
@@ -32,7 +32,7 @@ def losses() -> dict[str, tfrs_croloss.losses.RetrievalLoss]:
 
 
 def contenders(num_queries: int, num_candidates: int, dim: int) -> dict[str, Callable[[], object]]:
-    """What is timed, on cosine scores times ten."""
+    """The functions to time, on cosine scores times ten."""
     random = np.random.default_rng(0)
     queries, candidates = (
         tf.Variable(
@@ -56,7 +56,7 @@ def contenders(num_queries: int, num_candidates: int, dim: int) -> dict[str, Cal
         return tf.matmul(scores, candidates), tf.matmul(scores, queries, transpose_a=True)
 
     return {
-        RIVAL: step(tfrs.tasks.Retrieval(temperature=0.1)),
+        BASELINE: step(tfrs.tasks.Retrieval(temperature=0.1)),
         PRODUCTS: lambda: products()[1][0, 0].numpy(),
         **{
             name: step(tfrs_croloss.tasks.Retrieval(loss, temperature=0.1))
@@ -78,9 +78,9 @@ def main() -> int:
     for shape in SHAPES:
         seconds = harness.time_in_turns(contenders(*shape), arguments.repeats, warm_up=3)
         targets = [
-            harness.Target(name, rival, ratio, at_most=True)
+            harness.Target(name, other, ratio, at_most=True)
             for name in losses()
-            for rival, ratio in ((RIVAL, 1.0), (PRODUCTS, 2.5))
+            for other, ratio in ((BASELINE, 1.0), (PRODUCTS, 2.5))
         ]
         title = "Forward and backward: {:,} queries, {:,} candidates, D={}".format(*shape)
         met &= harness.report(title, seconds, targets)

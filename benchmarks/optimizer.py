@@ -1,4 +1,4 @@
-"""LazyAdam against Keras' Adam on a large table: ``python -m benchmarks.optimizer``."""
+"""LazyAdam compared with Keras' Adam on a large table: ``python -m benchmarks.optimizer``."""
 
 from __future__ import annotations
 

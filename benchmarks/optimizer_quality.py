@@ -1,9 +1,9 @@
-"""Does LazyAdam learn as well as Adam? On real data: ``python -m benchmarks.optimizer_quality``.
+"""Quality of LazyAdam and Adam on real data: ``python -m benchmarks.optimizer_quality``.
 
 A small two-tower model (mean of the last items, a dense layer, cosine scores) with a sampled
-softmax, trained with both optimizers from the same start on the same batches. Users are split: the
-validation users' last fifth of items is to be found from what came before. Rows that no batch
-touches keep moving under Adam and stand still under LazyAdam, so the two are different algorithms.
+softmax is trained with both optimizers, from the same start on the same batches. Users are split,
+and the last fifth of a validation user's items is predicted from the others. Rows that no batch
+touches keep moving with Adam and stay unchanged with LazyAdam, so the two algorithms differ.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HISTORY, DIM, BATCH, NEGATIVES, TEMPERATURE = 20, 32, 512, 5_120, 0.1
 
 
 def read_sequences(path: pathlib.Path) -> tuple[list[np.ndarray], int]:
-    """One array of item numbers (from 1; 0 is padding) for each user, and the number of items."""
+    """An array of item numbers (from 1; 0 is padding) for each user, and the number of items."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         sequences = [np.array(line.split(), np.int64) for line in lines if line.strip()]
     flat, numbers = np.unique(np.concatenate(sequences), return_inverse=True)
@@ -42,7 +42,7 @@ def last_items(sequence: np.ndarray, end: int) -> np.ndarray:
 
 
 class Towers(tf.Module):
-    """Item table and a dense layer over the mean of the history."""
+    """An item table, and a dense layer over the mean of the history."""
 
     def __init__(self, num_items: int, seed: int) -> None:
         super().__init__()
@@ -119,7 +119,9 @@ def main() -> int:
     parser.add_argument("--learning-rates", type=float, nargs="+", default=[0.02])
     arguments = parser.parse_args()
     if not arguments.data.exists():
-        print(f"{arguments.data.name} is not there: give --data, one line of items for each user.")
+        print(
+            f"{arguments.data} does not exist. Pass --data, a file with a line of items per user."
+        )
         return 1
     sequences, num_items = read_sequences(arguments.data)
     sequences = [sequence for sequence in sequences if len(sequence) >= 5]

@@ -1,8 +1,8 @@
-"""The cost model of docs/scaling.md against measurements: ``python -m benchmarks.scaling``.
+"""Checks the cost model of docs/scaling.md with measurements: ``python -m benchmarks.scaling``.
 
-- Time of a step: four coefficients are fitted to some shapes, and predict others.
-- Bytes between replicas: two processes train on the loopback interface, whose counters are read.
-- Memory: the tables that training makes, against what the process grows by.
+- Time of a step: four coefficients are fitted to some shapes and predict the others.
+- Bytes between replicas: two processes train over the loopback interface, whose counters are read.
+- Memory: the size of the tables of training is compared with the growth of the process.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ HISTORY = 20
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """A training step.
+    """The sizes of a training step.
 
     Attributes:
-      batch: examples in the global batch.
-      negatives: shared by it.
-      dim: of the embeddings.
-      items: in the catalogue.
+      batch: number of examples in the global batch.
+      negatives: number of negatives that the batch shares.
+      dim: dimension of the embeddings.
+      items: number of items in the catalogue.
     """
 
     batch: int
@@ -49,16 +49,16 @@ class Shape:
 
     @property
     def candidates(self) -> int:
-        """Items that each query is compared with."""
+        """Number of items that each query is compared with."""
         return self.batch + self.negatives
 
     @property
     def rows(self) -> int:
-        """Rows of the table that a step reads, and writes gradients for."""
+        """Number of rows of the table that a step reads and writes gradients for."""
         return self.batch * HISTORY + self.candidates
 
     def terms(self) -> np.ndarray:
-        """What the time of a step is a sum of: a start, products, scores, and rows."""
+        """The terms of the time of a step: a constant, products, scores and rows."""
         scores = self.batch * self.candidates
         return np.array([1.0, scores * self.dim, scores, self.rows * self.dim])
 
@@ -81,11 +81,11 @@ PREDICTED = (
 
 
 def bytes_between_replicas(shape: Shape, replicas: int) -> float:
-    """What all replicas together send in one step, with four bytes a number.
+    """The bytes that all replicas together send in one step, with four bytes per number.
 
-    Candidates with their ids and a flag go to everybody; their gradients are summed in a ring; the
-    rows of the table's gradient go to everybody with their 8-byte numbers; the dense layer's
-    gradient is summed in a ring.
+    Candidates with their ids and a flag are sent to all replicas; their gradients are summed in a
+    ring; the rows of the table's gradient are sent to all replicas with their 8-byte row numbers;
+    the dense layer's gradient is summed in a ring.
     """
     others = replicas - 1
     gathered = others * shape.candidates * (4 * shape.dim + 8)
@@ -96,12 +96,12 @@ def bytes_between_replicas(shape: Shape, replicas: int) -> float:
 
 
 def bytes_of_tables(shape: Shape) -> float:
-    """The table and its two moments, four bytes a number."""
+    """The bytes of the table and its two moments, with four bytes per number."""
     return 3.0 * 4.0 * shape.items * shape.dim
 
 
 def step_function(shape: Shape) -> Callable[[], float]:
-    """Takes one step of the model that ``train`` builds."""
+    """A function that takes one step of the model that ``train`` builds."""
     loss = tfrs_croloss.LambdaCROLoss(1.0, num_items=shape.items)
     embedding = models.ItemEmbedding(shape.items, shape.dim)
     model = models.TwoTowerModel(
@@ -134,7 +134,7 @@ def check_time(repeats: int) -> bool:
     count = len(FITTED)
     coefficients = _fit(terms[:count] / measured[:count, np.newaxis])
     predicted = terms @ coefficients
-    names = ("a step, s", "a multiplication and addition, s", "a score, s", "a number of a row, s")
+    names = ("s per step", "s per multiply-add", "s per score", "s per number of a row")
     for name, value in zip(names, coefficients):
         print(f"{name:<34} {value:.3g}")
     print(f"\n{'batch':>6} {'negatives':>9} {'dim':>4} {'items':>10} {'ms':>8} {'model':>8}")
@@ -150,7 +150,7 @@ def check_time(repeats: int) -> bool:
 
 
 def _fit(terms: np.ndarray) -> np.ndarray:
-    """Coefficients of at least 0 with ``terms @ coefficients`` near 1."""
+    """Non-negative coefficients with ``terms @ coefficients`` close to 1."""
     active = list(range(terms.shape[1]))
     while True:
         values = np.linalg.lstsq(terms[:, active], np.ones(len(terms)), rcond=None)[0]
@@ -162,7 +162,7 @@ def _fit(terms: np.ndarray) -> np.ndarray:
 
 
 def check_bytes(shape: Shape) -> bool:
-    """Prints predicted and counted bytes a step of two processes; whether within a third."""
+    """Prints predicted and counted bytes per step; returns whether they are within a third."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
         _pipelines("synthesize", "--out", folder / "log.csv", "--users", 2_000, "--items", 1_500)
@@ -174,7 +174,7 @@ def check_bytes(shape: Shape) -> bool:
     expected = bytes_between_replicas(shape, 2)
     print(
         f"two processes, batch {shape.batch}, {shape.negatives:,} negatives, dim {shape.dim}: "
-        f"{per_step / 1e6:.2f} MB a step counted, {expected / 1e6:.2f} by the model (within 33%)\n"
+        f"{per_step / 1e6:.2f} MB per step counted, {expected / 1e6:.2f} predicted (within 33%)\n"
     )
     return abs(per_step / expected - 1.0) <= 1 / 3
 
@@ -218,7 +218,7 @@ def _received() -> int:
         name, _, numbers = line.partition(":")
         if name.strip() == "lo":
             return int(numbers.split()[0])
-    raise RuntimeError("there is no loopback interface to count on")
+    raise RuntimeError("there is no loopback interface whose bytes can be counted")
 
 
 def _command(*arguments: str) -> list[str]:
@@ -231,7 +231,7 @@ def _pipelines(*arguments: object) -> None:
 
 
 def check_memory(shape: Shape) -> bool:
-    """Prints predicted and measured growth of the process; whether within a third."""
+    """Prints predicted and measured memory growth; returns whether they are within a third."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     step = step_function(shape)
     step()
@@ -239,18 +239,18 @@ def check_memory(shape: Shape) -> bool:
     expected = bytes_of_tables(shape)
     print(
         f"{shape.items:,} items, dim {shape.dim}: {grown / 1e9:.2f} GB more after a step, "
-        f"{expected / 1e9:.2f} by the model (within 33%)\n"
+        f"{expected / 1e9:.2f} predicted (within 33%)\n"
     )
     return abs(grown / expected - 1.0) <= 1 / 3
 
 
 def main() -> int:
-    """Prints all three comparisons; fails where the model is off."""
+    """Prints all three comparisons; fails if the cost model is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=7)
     arguments = parser.parse_args()
     print(harness.environment() + "\n")
-    # Memory first: what is freed later would hide what is taken.
+    # Memory comes first, since memory that is freed later could be reused unnoticed.
     met = check_memory(Shape(256, 2_560, 64, items=2_000_000))
     met &= check_time(arguments.repeats)
     met &= check_bytes(Shape(256, 2_560, 32))

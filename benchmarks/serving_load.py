@@ -1,8 +1,8 @@
-"""The server under load: many connections for minutes, while new versions are published.
+"""Puts the server under load, with many connections, while new versions are published.
 
 ``python -m benchmarks.serving_load --connections 200 --minutes 5`` starts ``serve`` on a copy of a
-model (``--model``; a small one of its own by default), keeps every connection busy, publishes two
-versions on the way, and prints requests per second, p50 and p99. Any error fails the run.
+model (``--model``, by default a small random one), keeps every connection busy, publishes two
+versions meanwhile, and prints requests per second, p50 and p99. Any error fails the run.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ def copy_newest(source: Path, folder: Path, number: int) -> None:
 
 
 class Load:
-    """Connections that ask without a pause.
+    """Connections that send requests without a pause.
 
     Args:
-      url: Where to send requests.
-      bodies: What to send; each is taken at random.
-      connections: How many at the same time.
+      url: URL to send requests to.
+      bodies: bodies of requests, which are chosen at random.
+      connections: number of concurrent connections.
     """
 
     def __init__(self, url: str, bodies: list[bytes], connections: int):
@@ -85,7 +85,7 @@ class Load:
         self._connections = connections
 
     async def run(self, end: float) -> None:
-        """Asks until the clock shows ``end``."""
+        """Sends requests until the clock shows ``end``."""
         connector = aiohttp.TCPConnector(limit=self._connections)
         timeout = aiohttp.ClientTimeout(total=60)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
@@ -113,7 +113,7 @@ class Load:
 async def _publish(
     actions: list[Callable[[], None]], base: str, seconds: float
 ) -> list[tuple[float, str]]:
-    """Publishes versions at even times; returns when each was seen to answer."""
+    """Publishes versions at regular intervals; returns the seconds until each one answered."""
     seen: list[tuple[float, str]] = []
     async with aiohttp.ClientSession() as session:
         for place, action in enumerate(actions):
@@ -170,7 +170,7 @@ def _bodies(ids: list[str], count: int = 500) -> list[bytes]:
 
 
 def _warmup_ids(model: Path) -> list[str]:
-    """Item ids of a model's warm-up requests, or ids that it will not know."""
+    """The item ids of a model's warm-up requests, or made-up ids if it has none."""
     from pipelines.serve.saved_model import SavedModel
 
     newest = max(
@@ -187,9 +187,9 @@ def _warmup_ids(model: Path) -> list[str]:
 
 
 def main() -> int:
-    """Runs the load, prints what was seen, and fails on any error."""
+    """Runs the load and prints the results; fails on any error."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("--model", help="folder of an exported model (a small one of its own)")
+    parser.add_argument("--model", help="folder of an exported model (a small random one)")
     parser.add_argument("--connections", type=int, default=200)
     parser.add_argument("--minutes", type=float, default=5.0)
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""A whole training step on a large table, sampled negatives: ``python -m benchmarks.step``."""
+"""A full training step on a large table with sampled negatives: ``python -m benchmarks.step``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Batch = dict[str, tf.Tensor]
 
 
 def batches(num_items: int) -> list[Batch]:
-    """Random ids: what they are does not matter to the time."""
+    """A batch of random ids, which do not affect the time."""
     random = np.random.default_rng(0)
     shapes = {"history": (BATCH, HISTORY), "item_id": (BATCH,), "negative_item_id": (NEGATIVES,)}
     return [
@@ -52,7 +52,7 @@ def ours(num_items: int) -> Callable[[], object]:
 
 
 def authors(num_items: int) -> Callable[[], object]:
-    """The paper's formulas as one writes them in TensorFlow, differentiated, with Keras' Adam."""
+    """The paper's formulas in plain TensorFlow, differentiated automatically, with Keras' Adam."""
     table = tf.Variable(tf.random.normal([num_items, DIM], stddev=0.05, seed=1))
     dense = tf.keras.layers.Dense(DIM)
     dense.build([None, DIM])
