@@ -1,8 +1,8 @@
-"""Top-N indexes over item vectors: exact search, a partitioned index, and ScaNN.
+"""Top-N indexes over item embeddings: exact search, a partitioned index, and ScaNN.
 
-``BruteForceIndex`` and ``PartitionedIndex`` are plain TensorFlow operations that any server can
-load; ``ScannIndex`` is the fastest and needs ScaNN's operations. ``tuning`` finds the settings that
-reach a promised recall, and ``vectors`` keeps the vectors of large catalogues in files.
+``BruteForceIndex`` and ``PartitionedIndex`` consist of plain TensorFlow operations that any server
+can load; ``ScannIndex`` is the fastest and needs ScaNN's operations. ``tuning`` finds settings that
+reach a target recall, and ``vectors`` keeps the embeddings of large catalogues in files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The shards of a matrix of vectors: files that are complete or absent, and their descriptions."""
+"""The shards of a matrix of vectors: data files that are complete or absent, and descriptions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tfrs_croloss._replicas import shard_rows
 
 try:
     import fcntl
-except ImportError:  # Windows: nothing keeps two processes from writing one shard.
+except ImportError:  # On Windows nothing keeps two processes from writing the same shard.
     fcntl = None  # type: ignore[assignment]
 
 BLOCK_SIZE = 65_536
@@ -34,19 +34,19 @@ Embed = Callable[[int, int], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """What is known of one shard.
+    """The description of one shard.
 
     Attributes:
-      path: of its data.
-      shard: its number, from 0.
-      num_shards: of the matrix.
-      first, last: its rows are those from ``first`` up to, not including, ``last``.
-      num_items: rows of the matrix.
-      dim: columns of the matrix.
+      path: path of the data file.
+      shard: number of the shard, from 0.
+      num_shards: number of shards of the matrix.
+      first, last: the shard holds the rows from ``first`` up to, not including, ``last``.
+      num_items: number of rows of the matrix.
+      dim: number of columns of the matrix.
       bytes: size of the data file.
-      sha256: of the data file.
-      origin: what the vectors are; all shards of a matrix have the same.
-      made_with: what else the writer recorded; shards may differ in it.
+      sha256: checksum of the data file.
+      origin: where the vectors come from; it is the same for all shards of a matrix.
+      made_with: other records of the writer, which may differ between shards.
     """
 
     path: Path
@@ -63,11 +63,11 @@ class Shard:
 
     @property
     def description(self) -> Path:
-        """The path of its description."""
+        """Path of the description file."""
         return self.path.with_suffix(".json")
 
     def is_unchanged(self) -> bool:
-        """Whether the data has its checksum; reads all of it."""
+        """Whether the data matches its checksum; reads all of it."""
         digest = hashlib.sha256()
         with open(self.path, "rb") as file:
             while block := file.read(1 << 20):
@@ -75,7 +75,7 @@ class Shard:
         return digest.hexdigest() == self.sha256
 
     def remove(self) -> None:
-        """Removes the shard, the description first."""
+        """Removes the shard, its description first."""
         self.description.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
 
@@ -93,49 +93,50 @@ def write_shard(
     block_size: int = BLOCK_SIZE,
     on_progress: Callable[[int, int], object] | None = None,
 ) -> bool:
-    """Writes one shard, block by block, unless it is there already.
+    """Writes one shard, block by block, unless it already exists.
 
-    A kill at any moment leaves the shard complete or absent; what was begun is written anew by the
-    next call.
+    If the process is killed at any moment, the shard is either complete or absent, and the next
+    call writes an incomplete one again.
 
     Args:
-      folder: of all shards; is made.
+      folder: folder of all shards; it is created if needed.
       shard: number of the shard, from 0.
-      embed: maps a first row and the one after the last to their vectors, ``[last - first, dim]``.
-      num_shards: of the matrix.
-      num_items: rows of the matrix.
-      dim: its columns.
-      origin: what the vectors are, ready for JSON. A shard with another origin is replaced.
-      made_with: to be recorded as well; it makes no difference.
-      block_size: rows held at a time. Blocks begin at multiples of it, however many shards there
-        are, but for the first of a shard.
-      on_progress: called after each block with the rows written and the rows of the shard.
+      embed: function of a first row and the row after the last that returns their vectors,
+        ``[last - first, dim]``.
+      num_shards: number of shards of the matrix.
+      num_items: number of rows of the matrix.
+      dim: number of columns of the matrix.
+      origin: where the vectors come from, as JSON values. A shard of another origin is replaced.
+      made_with: further records for the description; they never cause a shard to be replaced.
+      block_size: number of rows held at a time. All blocks but the first of a shard start at
+        multiples of it, however many shards there are.
+      on_progress: called after each block with the number of rows written and to write.
 
     Returns:
-      Whether it was written; False where it was there.
+      Whether the shard was written; False if it already existed.
 
     Raises:
-      ValueError: for arguments out of range, vectors of another shape, or if another process is
-        writing the shard.
+      ValueError: an argument is out of range, the vectors have another shape, or another process
+        is writing the shard.
     """
     num_shards, num_items, dim, block_size = _check_sizes(num_shards, num_items, dim, block_size)
     shard = _check_number(shard, num_shards)
     first, last = shard_rows(shard, num_shards, num_items)
     path = Path(folder) / f"vectors-{shard:05d}-of-{num_shards:05d}.npy"
-    # As it will be read again: tuples are lists there.
+    # As JSON returns it, with lists in place of tuples.
     stated = json.loads(json.dumps(dict(origin), allow_nan=False))
     wanted = (shard, num_shards, first, last, num_items, dim, stated)
     if _is_complete(path, wanted):
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path.with_name(f".tmp-{path.name}")) as (file, temporary):
-        # Another process may have written it until it was ours.
+        # Another process may have written it before we got the lock.
         if _is_complete(path, wanted):
             temporary.unlink(missing_ok=True)
             return False
         digest = _write_rows(file, embed, first, last, dim, block_size, on_progress)
         size = file.tell()
-        # A description never stands beside data of another origin.
+        # A description must never be beside data of another origin.
         path.with_suffix(".json").unlink(missing_ok=True)
         os.replace(temporary, path)
         _write_description(
@@ -152,10 +153,10 @@ def write_shard(
 
 
 def read_shards(folder: Folder) -> list[Shard]:
-    """All shards that have a description in a folder, in order of their names.
+    """All shards with a description in a folder, in the order of their names.
 
     Raises:
-      ValueError: for a description that is none.
+      ValueError: a description is invalid.
     """
     path = Path(folder)
     if not path.is_dir():
@@ -167,10 +168,14 @@ def read_shards(folder: Folder) -> list[Shard]:
 def _check_sizes(
     num_shards: int, num_items: int, dim: int, block_size: int
 ) -> tuple[int, int, int, int]:
-    """The sizes as ints, which can be written as JSON."""
+    """The sizes as ints, which JSON can store."""
     whole = _checks.whole_number
     return (
-        whole("num_shards", num_shards, remedy="Pass how many files the matrix is divided into."),
+        whole(
+            "num_shards",
+            num_shards,
+            remedy="Pass the number of files of the matrix.",
+        ),
         whole("num_items", num_items, remedy="Pass the number of rows of the matrix."),
         whole("dim", dim, remedy="Pass the number of columns of the matrix."),
         whole("block_size", block_size, remedy="Leave it out for the default."),
@@ -181,7 +186,7 @@ def _check_number(shard: int, num_shards: int) -> int:
     if shard not in range(num_shards):
         raise ValueError(
             f"`shard` should be a whole number from 0 to {num_shards - 1}. Received: {shard!r}. "
-            "Number the shards from 0, and pass as `num_shards` how many there are."
+            "Number the shards from 0, and pass the number of shards as `num_shards`."
         )
     return int(shard)
 
@@ -205,14 +210,14 @@ def _is_complete(path: Path, wanted: tuple[Any, ...]) -> bool:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
-    """A file that no other process writes, empty; what a killed process left in it is gone."""
+    """Opens a file that no other process writes, and empties it."""
     while True:
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
         if fcntl is None:
             break
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The one that held it may have renamed it in between.
+            # The previous owner of the lock may have renamed the file in between.
             if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
                 break
         except FileNotFoundError:
@@ -221,7 +226,7 @@ def _locked(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
             file.close()
             raise ValueError(
                 f"another process is writing {path.name.removeprefix('.tmp-')} in {path.parent}. "
-                "Wait for it."
+                "Wait until it has finished."
             ) from None
         file.close()
     with file:
@@ -242,7 +247,7 @@ def _write_rows(
     block_size: int,
     on_progress: Callable[[int, int], object] | None,
 ) -> str:
-    """Writes the data of a shard to the disk, and returns its checksum."""
+    """Writes the data of a shard to disk and returns its checksum."""
     header = {"descr": DTYPE.str, "fortran_order": False, "shape": (last - first, dim)}
     np.lib.format.write_array_header_1_0(file, header)
     file.seek(0)
@@ -255,7 +260,7 @@ def _write_rows(
             raise ValueError(
                 f"`embed` should return vectors of the shape {(end - start, dim)} for the rows "
                 f"{start} to {end}. Received: {block.shape}. Return one row for each number from "
-                "the first up to, not including, the last, and pass its columns as `dim`."
+                "the first up to, not including, the last, and pass the number of columns as `dim`."
             )
         digest.update(block.data)
         file.write(block.data)
@@ -295,21 +300,28 @@ def _read_description(path: Path) -> Shard:
             raise ValueError(f"its format version is {record['format_version']}")
         shard = Shard(path.with_suffix(".npy"), **{name: record[name] for name in fields})
         if path.name != f"vectors-{shard.shard:05d}-of-{shard.num_shards:05d}.json":
-            raise ValueError("it is of another file")
+            raise ValueError("it describes another file")
         rows = shard_rows(shard.shard, shard.num_shards, shard.num_items)
         if rows != (shard.first, shard.last):
             raise ValueError(f"its rows should be {rows} and are {shard.first, shard.last}")
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} should describe a shard of vectors in format {FORMAT_VERSION}, but: {error}. "
-            "Remove it, and write the shard again."
+            "Remove it and write the shard again."
         ) from error
     return shard
 
 
 def check_data(shard: Shard) -> int:
-    """Where the rows begin in the data file, which should be as described."""
-    remedy = "Remove its description, and write the shard again."
+    """Checks the data file against its description.
+
+    Returns:
+      The offset of the first row in the file.
+
+    Raises:
+      ValueError: the file is missing or differs from its description.
+    """
+    remedy = "Remove its description and write the shard again."
     size = shard.path.stat().st_size if shard.path.is_file() else None
     if size != shard.bytes:
         state = "is missing" if size is None else f"has {size}"
@@ -317,7 +329,7 @@ def check_data(shard: Shard) -> int:
     with open(shard.path, "rb") as file:
         try:
             if np.lib.format.read_magic(file) != (1, 0):
-                raise ValueError("another version")
+                raise ValueError("it has another format version")
             found = np.lib.format.read_array_header_1_0(file)
         except ValueError as error:
             raise ValueError(
@@ -328,7 +340,7 @@ def check_data(shard: Shard) -> int:
     expected = ((rows, shard.dim), False, DTYPE)
     if found != expected or size != offset + rows * shard.dim * DTYPE.itemsize:
         raise ValueError(
-            f"{shard.path} should hold (shape, whether by columns, type) {expected}. It holds "
-            f"{found}, in {size} bytes. {remedy}"
+            f"{shard.path} should hold (shape, column-major, dtype) {expected}. It holds "
+            f"{found} in {size} bytes. {remedy}"
         )
     return offset

@@ -1,7 +1,8 @@
-"""Indexes: the items of highest inner product with a query.
+"""The interface of an index, which finds the items with the highest scores, and exact search.
 
-Every kind of index answers in the same form. Items are numbered as the rows of the embeddings are;
-a place that could not be filled has the number ``num_items`` and the score `NO_SCORE`.
+Scores are inner products, and all indexes return answers in the same form. Items are numbered like
+the rows of the embeddings; a place that could not be filled has the item number ``num_items`` and
+the score `NO_SCORE`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import tensorflow as tf
 from tfrs_croloss import _checks
 from tfrs_croloss.indexes.vectors import VectorFiles, row_blocks
 
-# Finite, because servers write what is not as something that is no JSON.
+# Finite, since servers would write infinity as something that is not JSON.
 NO_SCORE = float(np.finfo(np.float32).min)
-# Scores held at a time by exact search: 128 MiB.
+# Number of scores that exact search holds at a time: 128 MiB.
 _SCORES_AT_ONCE = 2**25
-# TensorFlow's own memory begins at multiples of this, and its operations may rely on it.
+# TensorFlow aligns its memory to multiples of this, and its operations may rely on it.
 _ALIGNMENT = 64
 
 Found = tuple[tf.Tensor, tf.Tensor]
@@ -31,9 +32,9 @@ class Index(tf.Module, abc.ABC):
     """The interface of all indexes.
 
     Args:
-      item_embeddings: ``[num_items, dim]`` finite floats: an array, or `VectorFiles`, which are
-        read block by block and never held as a whole beside the index.
-      name: of the module.
+      item_embeddings: ``[num_items, dim]`` finite floats, an array or `VectorFiles`. Files are
+        read block by block, so that memory holds only the index.
+      name: name of the module.
     """
 
     kind: ClassVar[str]
@@ -43,18 +44,18 @@ class Index(tf.Module, abc.ABC):
         rows = as_rows(item_embeddings)
         if rows.ndim != 2 or 0 in rows.shape:
             raise ValueError(
-                "`item_embeddings` should have the shape [num_items, dim], neither of them 0. "
+                "`item_embeddings` should have the shape [num_items, dim], with neither of them 0. "
                 f"Received: {rows.shape}."
             )
         self.num_items, self.dim = (int(size) for size in rows.shape)
 
     @abc.abstractmethod
     def search(self, queries: tf.Tensor, num: tf.Tensor) -> Found:
-        """The items of highest score, best first, each at most once.
+        """Finds the items with the highest scores, best first, each at most once.
 
         Args:
-          queries: ``[batch, dim]`` float32, finite.
-          num: scalar int32 from 1 to ``num_items``.
+          queries: ``[batch, dim]`` finite float32.
+          num: scalar int32 from 1 to ``num_items``, the number of items to find.
 
         Returns:
           Item numbers ``[batch, num]`` int32 and scores ``[batch, num]`` float32.
@@ -62,28 +63,28 @@ class Index(tf.Module, abc.ABC):
 
     @abc.abstractmethod
     def vectors(self, numbers: tf.Tensor) -> tf.Tensor:
-        """Embeddings ``[..., dim]`` of the items with these numbers ``[...]``."""
+        """The embeddings ``[..., dim]`` of the items with the numbers ``[...]``."""
 
     @abc.abstractmethod
     def exact_search(self, queries: tf.Tensor, num: tf.Tensor, excluded: tf.Tensor) -> Found:
-        """As `search`, over all items but the excluded.
+        """Scores all items that are not excluded; returns what `search` returns.
 
         Args:
-          queries: ``[batch, dim]``.
-          num: scalar int32 from 1 to ``num_items``.
-          excluded: ``[batch, width]`` int32 item numbers; ``num_items`` stands for none.
+          queries: ``[batch, dim]`` finite float32.
+          num: scalar int32 from 1 to ``num_items``, the number of items to find.
+          excluded: ``[batch, width]`` int32 item numbers, padded with ``num_items``.
         """
 
     def search_excluding(self, queries: tf.Tensor, num: tf.Tensor, excluded: tf.Tensor) -> Found:
-        """As `search`, without the excluded items, and with every place filled that can be.
+        """Finds items that are not excluded, and fills every place that can be filled.
 
-        Searches for as many items more as may be excluded. Where that leaves places unfilled,
-        exact search is the answer, so that what remains is found however little it is.
+        It searches for ``width`` more items than asked for. If that leaves places unfilled, exact
+        search answers, so that the remaining items are found however few they are.
 
         Args:
-          queries: ``[batch, dim]``.
-          num: scalar int32 from 1 to ``num_items``.
-          excluded: ``[batch, width]`` int32 item numbers; ``num_items`` stands for none.
+          queries: ``[batch, dim]`` finite float32.
+          num: scalar int32 from 1 to ``num_items``, the number of items to find.
+          excluded: ``[batch, width]`` int32 item numbers, padded with ``num_items``.
         """
         enough = tf.minimum(num + tf.shape(excluded)[1], self.num_items)
         numbers, scores = self.search(queries, enough)
@@ -98,15 +99,15 @@ class Index(tf.Module, abc.ABC):
         )
 
     def settings(self) -> dict[str, Any]:
-        """What the index was made with and searches by, ready for JSON."""
+        """The settings that the index was built with and searches with, as JSON values."""
         return {"kind": self.kind}
 
 
 class LeafIndex(Index):
-    """An index whose items lie in leaves, of which a query visits some.
+    """An index that divides the items into leaves, of which each query visits a few.
 
     Attributes:
-      num_leaves: how many there are.
+      num_leaves: number of leaves.
     """
 
     num_leaves: int
@@ -114,7 +115,7 @@ class LeafIndex(Index):
 
     @property
     def leaves_to_search(self) -> int:
-        """Leaves that a query visits: a variable, so that functions traced before see a change."""
+        """Number of leaves that a query visits; already traced functions see a change too."""
         return int(self._leaves_to_search.numpy())
 
     @leaves_to_search.setter
@@ -124,11 +125,11 @@ class LeafIndex(Index):
 
     @abc.abstractmethod
     def build_options(self) -> dict[str, Any]:
-        """Options that build this index again, but for its leaves."""
+        """The options that rebuild this index, without its number of leaves."""
 
 
 class BruteForceIndex(Index):
-    """Scores every item for every query, some queries at a time.
+    """Exact search: scores every item for every query, a few queries at a time.
 
     >>> index = BruteForceIndex([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
     >>> numbers, scores = index.search(tf.constant([[0.0, 1.0]]), tf.constant(2))
@@ -137,7 +138,7 @@ class BruteForceIndex(Index):
 
     Args:
       item_embeddings: ``[num_items, dim]`` finite floats, an array or `VectorFiles`.
-      name: of the module.
+      name: name of the module.
     """
 
     kind = "brute_force"
@@ -148,31 +149,31 @@ class BruteForceIndex(Index):
         self._table = tf.Variable(table_of(rows), trainable=False, name="item_embeddings")
 
     def search(self, queries: tf.Tensor, num: tf.Tensor) -> Found:
-        """See `Index.search`."""
+        """Implements `Index.search`."""
         return self.exact_search(queries, num, tf.zeros([tf.shape(queries)[0], 0], tf.int32))
 
     def search_excluding(self, queries: tf.Tensor, num: tf.Tensor, excluded: tf.Tensor) -> Found:
-        """See `Index.search_excluding`."""
+        """Implements `Index.search_excluding`."""
         return self.exact_search(queries, num, excluded)
 
     def vectors(self, numbers: tf.Tensor) -> tf.Tensor:
-        """See `Index.vectors`."""
+        """Implements `Index.vectors`."""
         return gather_rows(self._table, numbers)
 
     def exact_search(self, queries: tf.Tensor, num: tf.Tensor, excluded: tf.Tensor) -> Found:
-        """See `Index.exact_search`."""
+        """Implements `Index.exact_search`."""
         return search_table(self._table, queries, num, excluded)
 
 
 def as_rows(item_embeddings: Any) -> np.ndarray | VectorFiles:
-    """What slices are taken of: files stay where they are, all else becomes a float32 array."""
+    """`VectorFiles` as they are, and anything else as a float32 array."""
     if isinstance(item_embeddings, VectorFiles):
         return item_embeddings
     return np.asarray(item_embeddings, np.float32)
 
 
 def table_of(rows: np.ndarray | VectorFiles) -> tf.Tensor:
-    """A tensor ``[num_rows, dim]`` with a copy of the rows, the only one that is made."""
+    """A tensor ``[num_rows, dim]`` with the rows, which are copied only once."""
     table = empty_table(rows.shape)
     for first, block in row_blocks(rows):
         table[first : first + len(block)] = block
@@ -180,7 +181,7 @@ def table_of(rows: np.ndarray | VectorFiles) -> tf.Tensor:
 
 
 def empty_table(shape: tuple[int, ...]) -> np.ndarray:
-    """A float32 array that is to be filled and then `taken_over`."""
+    """An aligned float32 array to fill and then pass to `taken_over`."""
     size = math.prod(shape) * np.dtype(np.float32).itemsize
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
@@ -188,21 +189,21 @@ def empty_table(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def taken_over(table: np.ndarray) -> tf.Tensor:
-    """The array from `empty_table` as a tensor in the same memory; it may not change any more.
+    """The array from `empty_table` as a tensor in the same memory; it must not change afterwards.
 
-    Made of an array in the usual way, a tensor is a copy, with another one on the way. A variable
-    that is assigned slice by slice is copied as a whole whenever it is read from then on.
+    The usual conversion of an array to a tensor makes two copies, one of them temporary. A variable
+    that is assigned slice by slice is copied as a whole at every later read.
     """
     return tf.experimental.dlpack.from_dlpack(table.__dlpack__())
 
 
 def gather_rows(table: tf.Variable, numbers: tf.Tensor) -> tf.Tensor:
-    """Rows of a variable, without a sparse read: after one, every whole read copies the table."""
+    """Rows of a variable. A sparse read would make every later read copy the whole table."""
     return tf.gather(tf.convert_to_tensor(table), numbers)
 
 
 def is_among(numbers: tf.Tensor, listed: tf.Tensor) -> tf.Tensor:
-    """Which numbers are in the list of their row.
+    """Whether each number is in the list of its row.
 
     >>> print(is_among(tf.constant([[3, 1, 2]]), tf.constant([[9, 2, 3]])).numpy())
     [[ True False  True]]
@@ -214,7 +215,7 @@ def is_among(numbers: tf.Tensor, listed: tf.Tensor) -> tf.Tensor:
     Returns:
       ``[batch, width]`` booleans.
     """
-    # A last entry that is larger than all: there is always one to look at.
+    # The padding is larger than all numbers, so that every search finds an entry.
     in_order = tf.pad(tf.sort(listed, axis=1), [[0, 0], [0, 1]], constant_values=tf.int32.max)
     places = tf.searchsorted(in_order, numbers)
     return tf.equal(tf.gather(in_order, places, batch_dims=1), numbers)
@@ -223,7 +224,7 @@ def is_among(numbers: tf.Tensor, listed: tf.Tensor) -> tf.Tensor:
 def search_table(
     table: tf.Tensor, queries: tf.Tensor, num: tf.Tensor, excluded: tf.Tensor
 ) -> Found:
-    """Exact search over the rows of a table; see `Index.exact_search`."""
+    """Exact search over the rows of a table; see `Index.exact_search` for the arguments."""
     table = tf.convert_to_tensor(table)
     num_items = tf.shape(table)[0]
     rows_at_once = tf.maximum(_SCORES_AT_ONCE // num_items, 1)
@@ -250,14 +251,14 @@ def search_in_blocks(
     num: tf.Tensor,
     rows_at_once: tf.Tensor,
 ) -> Found:
-    """Searches for some queries at a time, so that memory is bounded.
+    """Searches for a few queries at a time, so that memory is bounded.
 
     Args:
-      search_rows: finds the ``num`` best of the queries from a first up to, not including, a last;
-        is not called for none.
+      search_rows: function that finds ``num`` items for the queries from a first up to, not
+        including, a last; it is never called without queries.
       num_queries: scalar int32, may be 0.
-      num: scalar int32, items of an answer.
-      rows_at_once: scalar int32 of at least 1.
+      num: scalar int32, the number of items to find.
+      rows_at_once: scalar int32 of at least 1, the number of queries at a time.
     """
 
     def body(first: tf.Tensor, numbers: tf.Tensor, scores: tf.Tensor) -> tuple:
@@ -281,7 +282,7 @@ def search_in_blocks(
 
 
 def whole_setting(name: str, value: Any, default: int) -> int:
-    """``value`` if it is a whole number of at least 1; for None the default, at least 1."""
+    """Checks that ``value`` is a whole number of at least 1; None means the default."""
     if value is None:
         return max(default, 1)
     return _checks.whole_number(name, value, remedy="Leave it out for the default.")

@@ -1,6 +1,6 @@
-"""An approximate index in plain TensorFlow operations: a query visits few leaves of many.
+"""An approximate index in plain TensorFlow operations, in which a query visits a few leaves.
 
-Any TensorFlow loads it, stock TF Serving too. It pays from some ten thousand items on.
+Any TensorFlow can load it, including stock TF Serving. It pays off from about ten thousand items.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from tfrs_croloss.indexes.base import (
 )
 from tfrs_croloss.indexes.vectors import VectorFiles, row_blocks
 
-# Scores held at a time, by search and by the training of leaves: 32 and 16 MiB.
+# Number of scores held at a time by search and by the training of leaves: 32 and 16 MiB.
 _SCORES_AT_ONCE = 2**23
 _DISTANCES_AT_ONCE = 2**22
 _SAMPLE_PER_LEAF = 128
 _ITERATIONS = 10
-# A leaf of more than this many times the mean size is halved.
+# A leaf larger than this multiple of the mean size is halved.
 _LARGEST_LEAF = 1.5
 _POWER_ITERATIONS = 5
 
 
 class PartitionedIndex(LeafIndex):
-    """Items partitioned by k-means; a query scores those in the leaves of the best centres.
+    """Items partitioned by k-means; a query scores the items in the leaves with the best centres.
 
-    The embeddings are held once, ordered by leaf, so that a leaf is a slice of them: the queries of
-    a batch that visit a leaf are multiplied with the slice, and nothing is gathered. No leaf is
-    much larger than the mean, which bounds the work of a query.
+    The embeddings are held once, ordered by leaf, so that a leaf is a slice: the queries of a batch
+    that visit a leaf are multiplied with the slice, and no rows are gathered. No leaf is much
+    larger than the mean, which bounds the work of a query.
 
     >>> index = PartitionedIndex([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]], num_leaves=2)
     >>> index.leaves_to_search = 2
@@ -50,11 +50,12 @@ class PartitionedIndex(LeafIndex):
 
     Args:
       item_embeddings: ``[num_items, dim]`` finite floats, an array or `VectorFiles`.
-      num_leaves: leaves that are trained; by default the square root of the number of items. The
-        index may end with more, where large ones are halved, or fewer, where some stay empty.
-      leaves_to_search: leaves that a query visits, by default 1 of 50; may be set later.
-      seed: of the training of leaves.
-      name: of the module.
+      num_leaves: number of leaves to train; by default the square root of the number of items. The
+        index may have more, if large leaves are halved, or fewer, if some stay empty.
+      leaves_to_search: number of leaves that a query visits, by default one in 50; it can be
+        changed later.
+      seed: seed of the training of leaves.
+      name: name of the module.
     """
 
     kind = "partitioned"
@@ -89,7 +90,7 @@ class PartitionedIndex(LeafIndex):
         self._table = constant(taken_over(table), tf.float32, "item_embeddings")
         self._centres = constant(centres, tf.float32, "centres")
         self._bounds = constant(np.append(starts, self.num_items), tf.int32, "bounds")
-        # Both end with a place for "none", which stays what it is.
+        # Both end with an entry for "no item", which maps to itself.
         self._numbers = constant(np.append(order, self.num_items), tf.int32, "numbers")
         self._positions = constant(positions, tf.int32, "positions")
         self._leaves_to_search = constant(1, tf.int32, "leaves_to_search")
@@ -98,7 +99,7 @@ class PartitionedIndex(LeafIndex):
         )
 
     def settings(self) -> dict[str, Any]:
-        """See `Index.settings`."""
+        """Implements `Index.settings`."""
         return {
             "kind": self.kind,
             "num_leaves": self.num_leaves,
@@ -107,14 +108,14 @@ class PartitionedIndex(LeafIndex):
         }
 
     def build_options(self) -> dict[str, Any]:
-        """See `LeafIndex.build_options`."""
+        """Implements `LeafIndex.build_options`."""
         return {"seed": self._seed}
 
     @tf.function(
         input_signature=[tf.TensorSpec([None, None], tf.float32), tf.TensorSpec([], tf.int32)]
     )
     def search(self, queries: tf.Tensor, num: tf.Tensor) -> Found:
-        """See `Index.search`."""
+        """Implements `Index.search`."""
         queries = tf.ensure_shape(queries, [None, self.dim])
         leaves_to_search = tf.convert_to_tensor(self._leaves_to_search)
         rows_at_once = tf.maximum(_SCORES_AT_ONCE // (leaves_to_search * self._largest_leaf), 1)
@@ -126,11 +127,11 @@ class PartitionedIndex(LeafIndex):
         )
 
     def vectors(self, numbers: tf.Tensor) -> tf.Tensor:
-        """See `Index.vectors`."""
+        """Implements `Index.vectors`."""
         return gather_rows(self._table, tf.gather(self._positions, numbers))
 
     def exact_search(self, queries: tf.Tensor, num: tf.Tensor, excluded: tf.Tensor) -> Found:
-        """See `Index.exact_search`."""
+        """Implements `Index.exact_search`."""
         positions, scores = search_table(
             self._table, queries, num, tf.gather(self._positions, excluded)
         )
@@ -139,7 +140,7 @@ class PartitionedIndex(LeafIndex):
     def _search_rows(
         self, queries: tf.Tensor, num: tf.Tensor, leaves_to_search: tf.Tensor
     ) -> Found:
-        """Search for at least one query, all scores at once."""
+        """Searches for at least one query, with all scores at once."""
         num_queries = tf.shape(queries)[0]
         bounds = tf.convert_to_tensor(self._bounds)
         _, leaves = tf.math.top_k(
@@ -159,7 +160,7 @@ class PartitionedIndex(LeafIndex):
         )
 
     def _leaf_scores(self, queries: tf.Tensor, leaves: tf.Tensor, bounds: tf.Tensor) -> tf.Tensor:
-        """Scores ``[num_queries * leaves_to_search, largest_leaf]`` of what the leaves hold."""
+        """Scores ``[num_queries * leaves_to_search, largest_leaf]`` of the items in the leaves."""
         table = tf.convert_to_tensor(self._table)
         visits = tf.reshape(leaves, [-1])
         by_leaf = tf.argsort(visits, stable=True)
@@ -191,7 +192,7 @@ def _partition(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Orders rows by leaf: ``(table [num_rows, dim], order [num_rows], ends [num_leaves])``.
 
-    The table has the rows in that order. No leaf is empty.
+    The table has the rows in this order, and no leaf is empty.
     """
     leaves = _nearest(rows, _trained_centres(rows, num_leaves, random))
     order = np.argsort(leaves, kind="stable")
@@ -209,7 +210,7 @@ def _partition(
 def _trained_centres(
     rows: np.ndarray | VectorFiles, num_leaves: int, random: np.random.Generator
 ) -> np.ndarray:
-    """Centres ``[num_leaves, dim]`` by k-means on a sample."""
+    """Trains centres ``[num_leaves, dim]`` by k-means on a sample."""
     sample_size = min(len(rows), _SAMPLE_PER_LEAF * num_leaves)
     sample = rows[np.sort(random.choice(len(rows), sample_size, replace=False))]
     centres = sample[random.choice(sample_size, num_leaves, replace=False)]
@@ -217,13 +218,13 @@ def _trained_centres(
         leaves = _nearest(sample, centres)
         order = np.argsort(leaves, kind="stable")
         occupied, starts, counts = np.unique(leaves[order], return_index=True, return_counts=True)
-        # A centre without members stays where it is.
+        # A centre without members keeps its place.
         centres[occupied] = np.add.reduceat(sample[order], starts, axis=0) / counts[:, np.newaxis]
     return centres
 
 
 def _in_order(rows: np.ndarray | VectorFiles, order: np.ndarray) -> np.ndarray:
-    """``rows[order]``, read once from the first row to the last, where nothing else is held."""
+    """``rows[order]``, read once from the first row to the last, block by block."""
     places = np.empty(len(order), np.int32)
     places[order] = np.arange(len(order), dtype=np.int32)
     table = empty_table(rows.shape)
@@ -233,7 +234,7 @@ def _in_order(rows: np.ndarray | VectorFiles, order: np.ndarray) -> np.ndarray:
 
 
 def _nearest(rows: np.ndarray | VectorFiles, centres: np.ndarray) -> np.ndarray:
-    """Number ``[num_rows]`` of the centre at the least distance of each row."""
+    """The number ``[num_rows]`` of the nearest centre of each row."""
     step = max(_DISTANCES_AT_ONCE // len(centres), 1)
     half_norms = 0.5 * tf.reduce_sum(tf.square(centres), axis=1)
     nearest = np.empty(len(rows), np.int32)
@@ -246,9 +247,9 @@ def _nearest(rows: np.ndarray | VectorFiles, centres: np.ndarray) -> np.ndarray:
 def _halve(
     rows: np.ndarray, numbers: np.ndarray, limit: int, random: np.random.Generator
 ) -> list[int]:
-    """Cuts a leaf across its longest extent, again and again, until no part is over the limit.
+    """Halves a leaf across its longest extent until no part is larger than the limit.
 
-    The rows and their numbers are put in the order of the parts, in place.
+    The rows and their numbers are reordered in place, part by part.
 
     Returns:
       The sizes of the parts.

@@ -1,6 +1,6 @@
-"""An approximate index by ScaNN: the fastest here, for servers that have ScaNN's operations.
+"""An approximate index with ScaNN: the fastest one, for servers that have ScaNN's operations.
 
-A SavedModel with this index needs ScaNN's operations to be loaded, in Python by ``import scann``.
+To load a SavedModel with this index, ScaNN's operations are needed; in Python, ``import scann``.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from tfrs_croloss.indexes.base import (
     whole_setting,
 )
 
-# Below this ScaNN scores every item: training a tree gains nothing.
+# With fewer items ScaNN scores every one, since training a tree gains nothing.
 _ITEMS_FOR_A_TREE = 5_000
 # ScaNN's own default is 100,000, which costs recall on large catalogues.
 _TRAINING_SAMPLE = 250_000
-# Batches from this size on are shared among threads.
+# Batches of at least this size are shared among threads.
 _PARALLEL_FROM = 16
-_INSTALL = 'Install the one that belongs to TensorFlow 2.20: pip install "scann>=1.4.2,<1.5".'
+_INSTALL = 'Install the version for TensorFlow 2.20: pip install "scann>=1.4.2,<1.5".'
 
 
 class ScannUnavailable(ImportError):
-    """ScaNN is absent, or was built for another TensorFlow."""
+    """ScaNN is not installed, or was built for another version of TensorFlow."""
 
 
 def scann_ops() -> Any:
     """ScaNN's TensorFlow operations.
 
     Raises:
-      ScannUnavailable: saying what to install.
+      ScannUnavailable: ScaNN cannot be used; the error says what to install.
     """
     try:
         from scann.scann_ops.py import scann_ops as ops
     except ModuleNotFoundError as error:
         raise ScannUnavailable(
-            f"The index kind 'scann' needs the package scann, of which {error.name!r} is not "
-            f"installed. {_INSTALL} It exists for Linux only: elsewhere use 'partitioned'."
+            f"The index kind 'scann' needs the package scann, but the module {error.name!r} is not "
+            f"installed. {_INSTALL} ScaNN exists for Linux only; use 'partitioned' elsewhere."
         ) from error
     except (ImportError, tf.errors.OpError, AttributeError) as error:
         try:
@@ -56,35 +56,36 @@ def scann_ops() -> Any:
         except importlib.metadata.PackageNotFoundError:
             version = "of unknown version"
         raise ScannUnavailable(
-            f"scann {version} does not load with TensorFlow {tf.__version__}: each ScaNN is built "
-            f"for one minor version of TensorFlow. {_INSTALL} The cause: {str(error)[:300]}"
+            f"scann {version} does not load with TensorFlow {tf.__version__}, since each version "
+            f"is built for one minor version of TensorFlow. {_INSTALL} Cause: {str(error)[:300]}"
         ) from error
     return ops
 
 
 class ScannIndex(LeafIndex):
-    """ScaNN's tree of leaves, quantised scores in them, and exact scores of the best.
+    """ScaNN: a tree of leaves, quantised scores within leaves, and exact scores of the best items.
 
-    Catalogues of fewer than 5,000 items are scored exactly, by ScaNN too.
+    ScaNN scores catalogues of fewer than 5,000 items exactly.
 
-    ScaNN has to be given all embeddings at once. While it builds, there are a copy that it reads,
-    its own and for a moment a third; then its own and what is kept of it; then what is kept: the
-    embeddings and their codes. The first search makes ScaNN's own again, which searches then use.
+    ScaNN needs all embeddings at once. While it builds, memory holds the copy that it reads, its
+    own copy and briefly a third one; the finished index holds the embeddings and their codes once.
+    The first search creates ScaNN's own copy again, which later searches use.
 
     Args:
       item_embeddings: ``[num_items, dim]`` finite floats, an array or `VectorFiles`.
-      num_leaves: by default the square root of the number of items.
-      leaves_to_search: leaves that a query visits, by default 1 of 50; may be set later.
-      reorder: items of best quantised score that are scored exactly, at least as many as are asked
-        for; may be set later.
-      dimensions_per_block: dimensions that share one 4-bit code; 1 is finer and slower.
-      anisotropic_threshold: how much more errors along an embedding weigh; see ScaNN's paper.
-      training_sample_size: items that leaves and codes are trained on.
-      seed: of the training.
-      name: of the module.
+      num_leaves: number of leaves; by default the square root of the number of items.
+      leaves_to_search: number of leaves that a query visits, by default one in 50; it can be
+        changed later.
+      reorder: number of items with the best quantised scores that are scored exactly, at least the
+        number of items to find; it can be changed later.
+      dimensions_per_block: number of dimensions that share one 4-bit code; 1 is finer and slower.
+      anisotropic_threshold: how much more errors parallel to an embedding weigh; see ScaNN's paper.
+      training_sample_size: number of items that leaves and codes are trained on.
+      seed: seed of the training.
+      name: name of the module.
 
     Raises:
-      ScannUnavailable: if ScaNN is absent, or was built for another TensorFlow.
+      ScannUnavailable: ScaNN is not installed, or was built for another version of TensorFlow.
     """
 
     kind = "scann"
@@ -122,7 +123,7 @@ class ScannIndex(LeafIndex):
                 "anisotropic_threshold": anisotropic_threshold,
                 "training_sample_size": sample,
             }
-            # Centres that ScaNN chooses at random do not follow the seed; these do.
+            # Random initial centres would not follow the seed; these do.
             builder = builder.tree(
                 self.num_leaves, 1, training_sample_size=sample, random_init=False
             ).score_ah(
@@ -132,14 +133,14 @@ class ScannIndex(LeafIndex):
             )
             config = _with_seed(builder.reorder(1).create_config(), seed)
         searcher = ops.create_searcher(table, config).searcher_handle
-        # ScaNN has its own copy by now.
+        # ScaNN has its own copy now.
         del table, builder
         state = ops.scann_to_tensors(searcher)
-        # Nothing else would let go of it.
+        # Nothing else would free the searcher.
         tf.raw_ops.DestroyResourceOp(resource=searcher)
         self._keep(state)
         self._options = types.MappingProxyType(options)
-        # All signatures of a model, and no other model, find the same searcher by this name.
+        # All signatures of this model, and no other model, share the searcher of this name.
         self._shared_name = f"scann_index_{uuid.uuid4().hex}"
         self._leaves_to_search = tf.Variable(1, trainable=False, name="leaves_to_search")
         self._reorder = tf.Variable(1, trainable=False, name="reorder")
@@ -150,7 +151,7 @@ class ScannIndex(LeafIndex):
 
     @property
     def reorder(self) -> int:
-        """Items that are scored exactly: a variable too."""
+        """Number of items that are scored exactly; already traced functions see a change too."""
         return int(self._reorder.numpy())
 
     @reorder.setter
@@ -158,7 +159,7 @@ class ScannIndex(LeafIndex):
         self._reorder.assign(min(whole_setting("reorder", value, 1), self.num_items))
 
     def settings(self) -> dict[str, Any]:
-        """See `Index.settings`."""
+        """Implements `Index.settings`."""
         if self.exact:
             return {"kind": self.kind, **self._options}
         return {
@@ -170,14 +171,14 @@ class ScannIndex(LeafIndex):
         }
 
     def build_options(self) -> dict[str, Any]:
-        """See `LeafIndex.build_options`."""
+        """Implements `LeafIndex.build_options`."""
         return dict(self._options)
 
     @tf.function(
         input_signature=[tf.TensorSpec([None, None], tf.float32), tf.TensorSpec([], tf.int32)]
     )
     def search(self, queries: tf.Tensor, num: tf.Tensor) -> Found:
-        """See `Index.search`."""
+        """Implements `Index.search`."""
         queries = tf.ensure_shape(queries, [None, self.dim])
         num_queries = tf.shape(queries)[0]
         # ScaNN refuses an empty batch.
@@ -192,7 +193,7 @@ class ScannIndex(LeafIndex):
         )
         numbers = tf.ensure_shape(numbers, [None, None])[:num_queries]
         scores = tf.ensure_shape(scores, [None, None])[:num_queries]
-        # It answers with as many columns as its best served query has, and with NaN in the others.
+        # It returns as many columns as the longest answer has, and NaN in the shorter ones.
         found = tf.math.is_finite(scores)
         numbers = tf.where(found, numbers, self.num_items)
         scores = tf.where(found, scores, NO_SCORE)
@@ -203,17 +204,17 @@ class ScannIndex(LeafIndex):
         )
 
     def vectors(self, numbers: tf.Tensor) -> tf.Tensor:
-        """See `Index.vectors`."""
+        """Implements `Index.vectors`."""
         return gather_rows(self._state["dataset"], numbers)
 
     def exact_search(self, queries: tf.Tensor, num: tf.Tensor, excluded: tf.Tensor) -> Found:
-        """See `Index.exact_search`."""
+        """Implements `Index.exact_search`."""
         return search_table(self._state["dataset"], queries, num, excluded)
 
     def _keep(self, state: Any) -> None:
-        """Takes the state of a searcher, the embeddings among it, into variables."""
+        """Copies the state of a searcher, including the embeddings, into variables."""
         self._state = {
-            # ScaNN leaves scalars in place of what it does not use, with any value.
+            # ScaNN leaves scalars with arbitrary values in place of tensors that it does not use.
             name: tf.Variable(
                 value if value.shape.rank else tf.zeros_like(value), trainable=False, name=name
             )
@@ -221,7 +222,7 @@ class ScannIndex(LeafIndex):
         }
 
     def _searcher(self) -> tf.Tensor:
-        """The handle of the searcher, which is made of the variables where there is none yet."""
+        """The handle of the searcher, which is created from the variables if needed."""
         state = dict(self._state)
         return scann_ops().tensors_to_scann(
             x=state.pop("dataset"), **state, shared_name=self._shared_name
@@ -229,7 +230,7 @@ class ScannIndex(LeafIndex):
 
 
 def _with_seed(config: str, seed: int) -> str:
-    """The configuration of a searcher, its training seeded."""
+    """The configuration of a searcher, with a seed for its training."""
     from google.protobuf import text_format
     from scann.proto import scann_pb2
 

@@ -1,4 +1,4 @@
-"""How much an index finds of what exact search finds, how fast, and the settings for a target."""
+"""Measures the recall and speed of an index, and tunes its settings for a target recall."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tfrs_croloss.indexes.scann import ScannIndex
 KINDS: dict[str, type[Index]] = {
     one.kind: one for one in (BruteForceIndex, PartitionedIndex, ScannIndex)
 }
-# Exact scores that differ by less, relative to the lengths of both vectors, count as equal.
+# Exact scores that differ by less than this, relative to the norms of both vectors, are ties.
 _TIE = 2e-6
 _BATCH = 256
 _SINGLE_CALLS = 24
 _BATCH_CALLS = 3
-# Standard errors by which the mean recall should exceed the target: 95 % sure.
+# Number of standard errors by which the mean recall should exceed the target, for 95 % certainty.
 _SURE = 1.645
-# Numbers of items to score exactly that are tried, as multiples of the items asked for.
+# Values of `reorder` to try, as multiples of the number of items to find.
 _REORDER = (1, 2, 4, 8)
-# Slower by this much is more than the noise of timing.
+# A slowdown by this factor is more than timing noise.
 _CLEARLY = 1.2
-# Up to this many items other builds are tried even where the first reaches the target.
+# Up to this many items, other builds are tried even if the first reaches the target.
 _CHEAP_TO_BUILD = 50_000
 
 Progress = Callable[["Measurement"], object]
@@ -40,16 +40,16 @@ Progress = Callable[["Measurement"], object]
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """One setting of an index.
+    """Recall and speed of an index with one choice of settings.
 
     Attributes:
-      settings: from `Index.settings`.
+      settings: settings from `Index.settings`.
       recall: mean share of the exact top N that was found.
-      single_ms: median milliseconds of one query.
-      batch_ms: median milliseconds of a batch of 256 queries, or of all where there are fewer.
-      margin: 1.645 standard errors of ``recall``: on other queries of the kind it is above
-        ``recall - margin`` in 19 of 20 cases.
-      check_recall: recall on the second hold-out, where it was measured.
+      single_ms: median time of a single query, in milliseconds.
+      batch_ms: median time of a batch of 256 queries, or all if there are fewer, in milliseconds.
+      margin: 1.645 standard errors of ``recall``. On other queries of the same distribution, recall
+        is above ``recall - margin`` in 19 of 20 cases.
+      check_recall: recall on the second held-out set, if it was measured.
     """
 
     settings: dict[str, Any]
@@ -61,12 +61,12 @@ class Measurement:
 
     @property
     def cost(self) -> float:
-        """What "fastest" means: the geometric mean of the two times."""
+        """The geometric mean of the two times, by which settings are compared."""
         return math.sqrt(self.single_ms * self.batch_ms)
 
 
 class Tuned(NamedTuple):
-    """An index set as was chosen, all that was tried, in order, and what was chosen of it."""
+    """An index with its chosen settings, all measurements in order, and the chosen one."""
 
     index: Index
     tried: list[Measurement]
@@ -74,11 +74,11 @@ class Tuned(NamedTuple):
 
 
 class RecallNotReached(ValueError):
-    """No settings reach the recall that was asked for.
+    """No settings reach the target recall.
 
     Attributes:
-      best: the measurement of highest recall.
-      tried: all of them.
+      best: measurement with the highest recall.
+      tried: all measurements.
     """
 
     def __init__(self, recall_target: float, top_n: int, tried: list[Measurement]) -> None:
@@ -86,16 +86,16 @@ class RecallNotReached(ValueError):
         self.best = max(tried, key=lambda one: one.recall)
         checked = self.best.check_recall
         super().__init__(
-            f"No settings reach Recall@{top_n} {recall_target:g} on both hold-outs. The best found "
-            f"{self.best.recall:.4f} (less {self.best.margin:.4f} to be sure on other queries)"
-            + (f" and {checked:.4f} on the second hold-out" if checked is not None else "")
-            + f", with {self.best.settings}. Ask for less, pass more held-out queries, or take the "
-            "kind 'brute_force', which is exact."
+            f"No settings reach Recall@{top_n} {recall_target:g} on both held-out sets. The best "
+            f"reached {self.best.recall:.4f} with a margin of {self.best.margin:.4f}"
+            + (f", and {checked:.4f} on the second set" if checked is not None else "")
+            + f", with {self.best.settings}. Lower the target, pass more held-out queries, or use "
+            "the kind 'brute_force', which is exact."
         )
 
 
 def build_index(kind: str, item_embeddings: Any, *, seed: int = 0, **options: Any) -> Index:
-    """An index of a kind by name.
+    """Builds an index by the name of its kind.
 
     >>> build_index("brute_force", [[1.0, 0.0]]).num_items
     1
@@ -103,8 +103,8 @@ def build_index(kind: str, item_embeddings: Any, *, seed: int = 0, **options: An
     Args:
       kind: ``"brute_force"``, ``"partitioned"`` or ``"scann"``.
       item_embeddings: ``[num_items, dim]`` finite floats, an array or `VectorFiles`.
-      seed: of the training, where there is any.
-      **options: of the class of that kind.
+      seed: seed of the training, for the kinds that are trained.
+      **options: other arguments of the class of that kind.
     """
     made = KINDS[_checks.one_of("kind", kind, tuple(KINDS))]
     known = set(inspect.signature(made).parameters) - {"item_embeddings"}
@@ -118,13 +118,13 @@ def build_index(kind: str, item_embeddings: Any, *, seed: int = 0, **options: An
 
 
 class _Exact:
-    """What exact search finds for some queries, and the recall of other searches against it."""
+    """The exact answers to some queries, and the recall of other searches against them."""
 
     def __init__(self, index: Index, queries: Any, top_n: int, name: str = "queries") -> None:
         self.queries = np.asarray(queries, np.float32)
         if self.queries.ndim != 2 or self.queries.shape[1] != index.dim or not len(self.queries):
             raise ValueError(
-                f"`{name}` should have the shape [num_queries, {index.dim}], at least one of them. "
+                f"`{name}` should have the shape [num_queries, {index.dim}] and at least one row. "
                 f"Received: {self.queries.shape}."
             )
         self.num = min(int(top_n), index.num_items)
@@ -142,12 +142,12 @@ class _Exact:
     def recalls(
         self, index: Index, search: Callable[..., Any], batch_size: int = _BATCH
     ) -> np.ndarray:
-        """Recall ``[num_queries]`` of a search."""
+        """The recall ``[num_queries]`` of a search."""
         recalls = np.empty(len(self.queries))
         for rows in self._blocks(batch_size):
             numbers = search(tf.constant(self.queries[rows]), tf.constant(self.num))[0].numpy()
             above, tied = self._above_and_tied(index, numbers, rows)
-            # Of the items that tie for the last places there are more than places.
+            # More items may tie for the last places than there are places.
             found = above + np.minimum(tied, self.num - self._num_above[rows])
             recalls[rows] = found / self.num
         return recalls
@@ -155,8 +155,8 @@ class _Exact:
     def _above_and_tied(
         self, index: Index, numbers: np.ndarray, rows: slice
     ) -> tuple[np.ndarray, np.ndarray]:
-        """How many items score above the last of the exact top N, and how many as it does."""
-        # In order of their numbers, so that an item that came twice counts once.
+        """Counts the items that score above the last of the exact top N, and that tie with it."""
+        # Sorted by number, so that a repeated item counts once.
         numbers = np.sort(numbers, axis=1)
         counted = numbers < index.num_items
         counted[:, 1:] &= numbers[:, 1:] != numbers[:, :-1]
@@ -168,7 +168,7 @@ class _Exact:
     def _scores(
         self, index: Index, numbers: np.ndarray, rows: slice
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Scores computed anew, whatever an index says of them, and the error to allow for."""
+        """Scores computed from the embeddings, not by the index, and the tolerance for ties."""
         vectors = index.vectors(tf.constant(numbers)).numpy()
         queries = self.queries[rows].astype(np.float64)
         lengths = np.linalg.norm(vectors, axis=2) * np.linalg.norm(queries, axis=1)[:, np.newaxis]
@@ -180,15 +180,15 @@ class _Exact:
 
 
 def measure(index: Index, queries: Any, top_n: int) -> Measurement:
-    """Recall and speed of an index as it is set.
+    """Measures the recall and speed of an index with its current settings.
 
-    Recall of a query is the share of the exact top N that was found. Where more items tie for its
-    last places than there are places, any of them will do.
+    The recall of a query is the share of the exact top N that was found. If more items tie for the
+    last places than there are places, any of them counts as found.
 
     Args:
-      index: any kind.
-      queries: ``[num_queries, dim]``; some hundreds.
-      top_n: how many items are asked for; at most all.
+      index: index of any kind.
+      queries: ``[num_queries, dim]``, a few hundred queries.
+      top_n: number of items to find, at most all.
     """
     return _measure(index, _Exact(index, queries, top_n), _compiled(index))
 
@@ -205,36 +205,39 @@ def tune(
     item_embeddings: Any = None,
     on_progress: Progress | None = None,
 ) -> Tuned:
-    """The fastest settings that reach a recall, on two sets of queries.
+    """Finds the fastest settings that reach a target recall on two sets of queries.
 
-    For a few sizes of reordering (where the index has that), the fewest leaves to search are found
-    by bisection. On ``queries`` the recall should exceed the target by the margin of
-    `Measurement`; on ``check_queries``, which play no part in that margin, it should reach it.
+    For a few values of `reorder`, if the index has it, bisection finds the smallest number of
+    leaves to search. On ``queries`` the recall should exceed the target by the margin of
+    `Measurement`; on ``check_queries``, which are not used otherwise, it should reach the target.
 
-    Where no settings do, or the catalogue is so small that building costs little, indexes with
+    If no settings reach it, or the catalogue is small enough to build indexes cheaply, indexes with
     other numbers of leaves and, for ScaNN, finer quantisation are built and tuned as well.
 
     Args:
-      index: any kind; its settings are changed.
-      queries: ``[num_queries, dim]``; some hundreds.
-      check_queries: ``[num_check_queries, dim]`` others.
-      top_n: how many items are asked for; at most all.
-      recall_target: in (0, 1].
-      max_leaves_to_search: bound of the search; by default all leaves.
+      index: index of any kind; its settings are changed.
+      queries: ``[num_queries, dim]``, a few hundred queries.
+      check_queries: ``[num_check_queries, dim]`` other queries.
+      top_n: number of items to find, at most all.
+      recall_target: target recall in (0, 1].
+      max_leaves_to_search: maximum number of leaves to search; by default all.
       rebuild: whether other indexes may be built.
-      item_embeddings: what they are built from, as the index was: `VectorFiles`, to hold nothing
-        more than the indexes; by default a copy of what the index holds.
+      item_embeddings: embeddings to build other indexes from, by default a copy of those in the
+        index. Pass the `VectorFiles` of the index to avoid the copy.
       on_progress: called with each measurement.
 
     Returns:
-      The index, the one passed or another, with its settings.
+      The index that was passed or another one, with its settings, and all measurements.
 
     Raises:
-      RecallNotReached: with the best that was found.
+      RecallNotReached: no settings reach the target.
     """
-    target = _checks.positive_number("recall_target", recall_target, remedy="Give a share.")
+    target = _checks.positive_number("recall_target", recall_target, remedy="Pass a share.")
     if target > 1.0:
-        raise ValueError(f"`recall_target` should be in (0, 1]. Received: {recall_target!r}.")
+        raise ValueError(
+            f"`recall_target` should be in (0, 1]. Received: {recall_target!r}. Pass a share, such "
+            "as 0.95."
+        )
     exact = _Exact(index, queries, top_n)
     check = _Exact(index, check_queries, top_n, "check_queries")
     tried: list[Measurement] = []
@@ -259,7 +262,7 @@ class _Reached(NamedTuple):
 
 
 class _Tuner:
-    """Bisection over the settings of one index."""
+    """Searches the settings of one index by bisection."""
 
     def __init__(
         self,
@@ -279,10 +282,10 @@ class _Tuner:
         self._search = _compiled(index)
 
     def reaching(self, most_leaves: int) -> Iterator[_Reached]:
-        """For each size of reordering the fewest leaves that reach the target.
+        """Yields the smallest number of leaves that reaches the target, for each `reorder`.
 
-        With fewer items scored exactly it takes no fewer leaves, so the search goes on from the
-        leaves found so far, and ends where it gets slower.
+        If fewer items are scored exactly, at least as many leaves are needed, so the search
+        continues from the leaves found so far, and ends when it gets slower.
         """
         fewest, fastest = 1, math.inf
         for reorder in _reorder_sizes(self._index, self._exact.num):
@@ -296,7 +299,7 @@ class _Tuner:
     def _fewest_leaves(
         self, reorder: dict[str, int], least: int, most: int, fastest: float
     ) -> _Reached | None:
-        """The fewest to within a twentieth, first by doubling, then by bisection."""
+        """The smallest number of leaves, to within 5 %, by doubling and then by bisection."""
         too_few, leaves = least - 1, least
         while (reached := self._try({"leaves_to_search": leaves, **reorder})) is None:
             if leaves >= most or self._tried[-1].cost > _CLEARLY * fastest:
@@ -316,8 +319,8 @@ class _Tuner:
         measured = _measure(self._index, self._exact, self._search)
         sure = measured.recall - measured.margin >= self._target
         if sure:
-            # ScaNN chooses leaves for a query alone a little differently from those in a batch, and
-            # the promise is for both.
+            # ScaNN chooses leaves a little differently for single queries than for a batch, and the
+            # target should be reached for both.
             batch_size = 1 if isinstance(self._index, ScannIndex) else _BATCH
             recalls = self._check.recalls(self._index, self._search, batch_size)
             check_recall = float(recalls.mean())
@@ -330,7 +333,7 @@ class _Tuner:
 
 
 def _builds(index: Index, item_embeddings: Any) -> Iterator[Index]:
-    """The index, then others of its kind."""
+    """Yields the index, then other indexes of its kind."""
     yield index
     if not isinstance(index, LeafIndex) or index.num_leaves < 2:
         return
@@ -354,14 +357,14 @@ def _reorder_sizes(index: Index, num: int) -> list[dict[str, int]]:
 
 
 def _set(index: Index, settings: dict[str, int]) -> None:
-    """Sets an index that has settings."""
+    """Applies settings to an index that has any."""
     if isinstance(index, LeafIndex):
         for name, value in settings.items():
             setattr(index, name, value)
 
 
 def _compiled(index: Index) -> Callable[..., Any]:
-    """The search of an index as a server runs it: traced once, for any batch."""
+    """The search of an index as a server runs it, traced once for batches of any size."""
     return tf.function(
         index.search,
         input_signature=[

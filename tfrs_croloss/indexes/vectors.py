@@ -1,12 +1,12 @@
-"""A large matrix of vectors in files: written in shards, by as many processes, and read in parts.
+"""A large matrix of vectors in files, written in shards by several processes and read in parts.
 
 ::
 
     vectors-00003-of-00008.npy    float32 [rows of the shard, dim]
-    vectors-00003-of-00008.json   which rows they are of how many, their checksum, their origin
+    vectors-00003-of-00008.json   the range of rows, their checksum and their origin
 
-A shard is complete if its description is there and fits: the description is written last. Indexes
-take the files in place of an array, and hold the vectors once.
+A shard is complete if its description exists and matches, since the description is written last.
+Indexes accept the files in place of an array, and then hold the vectors only once.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from tfrs_croloss.indexes._shards import (
 
 __all__ = ["Shard", "VectorFiles", "read_shards", "row_blocks", "write_shard"]
 
-# Rows that are mapped at a time, and numbers of missing shards that an error lists.
+# Number of rows mapped at a time, and of missing shards that an error lists.
 _WINDOW = 65_536
 _LISTED = 10
 
 
 def row_blocks(rows: Any, block_size: int = BLOCK_SIZE) -> Iterator[tuple[int, np.ndarray]]:
-    """Slices of ``[num_rows, dim]`` rows, an array or files, each with its first row's number."""
+    """Yields blocks of ``[num_rows, dim]`` rows, each with the number of its first row."""
     for first in range(0, len(rows), block_size):
         yield first, rows[first : first + block_size]
 
 
 class VectorFiles:
-    """The rows of a matrix in files, ``[num_items, dim]`` float32, read when asked for.
+    """The rows of a matrix in files, ``[num_items, dim]`` float32, read on demand.
 
-    Slices and arrays of row numbers are read as from an array; nothing is kept in memory.
+    Slices and arrays of row numbers work as with an array; nothing is kept in memory.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -56,7 +56,7 @@ class VectorFiles:
     (5, 2) [[2.0, 3.0], [4.0, 5.0], [6.0, 7.0]] [[8.0, 9.0], [0.0, 1.0]]
 
     Args:
-      shards: complete and in order; see `open`.
+      shards: complete shards in order; see `open`.
     """
 
     dtype = np.dtype(np.float32)
@@ -71,26 +71,26 @@ class VectorFiles:
 
     @classmethod
     def open(cls, folder: Folder) -> VectorFiles:
-        """Opens the files of a folder, after a check that they are all there and agree.
+        """Opens the files of a folder, and checks that they are complete and belong together.
 
         The data is not read; see `verify`.
 
         Raises:
-          ValueError: naming what is missing or does not fit.
+          ValueError: a shard is missing or does not match the others.
         """
         shards = read_shards(folder)
         if not shards:
             raise ValueError(
-                f"{folder} should hold files of vectors. It has no description of any "
-                "(vectors-….json): write them first."
+                f"{folder} should contain files of vectors. It has no description of any "
+                "(vectors-….json). Write them first, with `write_shard`."
             )
         for name in ("num_shards", "num_items", "dim", "origin"):
             values = [getattr(shard, name) for shard in shards]
             if other := next((one for one in shards if getattr(one, name) != values[0]), None):
                 raise ValueError(
-                    f"the shards in {folder} should be of one matrix. {shards[0].path.name} and "
-                    f"{other.path.name} differ in `{name}`: {_short(values[0])} and "
-                    f"{_short(getattr(other, name))}. Remove those that do not belong there."
+                    f"the shards in {folder} should belong to one matrix. {shards[0].path.name} "
+                    f"and {other.path.name} differ in `{name}`: {_short(values[0])} and "
+                    f"{_short(getattr(other, name))}. Remove the shards that do not belong there."
                 )
         present = {shard.shard for shard in shards}
         missing = [number for number in range(shards[0].num_shards) if number not in present]
@@ -99,7 +99,7 @@ class VectorFiles:
             more = f" and {len(missing) - _LISTED} more" if len(missing) > _LISTED else ""
             raise ValueError(
                 f"{folder} should have {shards[0].num_shards} shards of vectors. Missing: "
-                f"{listed}{more}. Write these too."
+                f"{listed}{more}. Write the missing ones too."
             )
         return cls(sorted(shards, key=lambda shard: shard.shard))
 
@@ -107,17 +107,17 @@ class VectorFiles:
         """Reads all data and compares it with its checksums.
 
         Raises:
-          ValueError: naming the shards that have changed since they were written.
+          ValueError: shards have changed since they were written; the error names them.
         """
         changed = [one.path.name for one in self.shards if not one.is_unchanged()]
         if changed:
             raise ValueError(
                 f"{', '.join(changed)} in {self.shards[0].path.parent} should have the checksum of "
-                "the description beside it. Remove both, and write the shard again."
+                "its description. Remove both files and write the shard again."
             )
 
     def blocks(self, block_size: int = BLOCK_SIZE) -> Iterator[np.ndarray]:
-        """The rows in order, ``[at most block_size, dim]`` at a time."""
+        """Yields the rows in order, in blocks of ``[at most block_size, dim]``."""
         for _, block in row_blocks(self, block_size):
             yield block
 
@@ -125,7 +125,7 @@ class VectorFiles:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        """Copies of rows: a slice ``[num, dim]``, numbers of any shape ``[..., dim]``, or one."""
+        """Copies rows: ``[num, dim]`` for a slice, ``[..., dim]`` for row numbers ``[...]``."""
         if isinstance(rows, slice):
             first, last, step = rows.indices(len(self))
             if step == 1:
@@ -137,26 +137,28 @@ class VectorFiles:
         if numbers.dtype.kind not in "iu":
             raise TypeError(
                 "rows should be a slice or whole numbers. Received: "
-                f"{type(rows).__name__} of {numbers.dtype}."
+                f"{type(rows).__name__} of dtype {numbers.dtype}."
             )
         flat = numbers.reshape(-1).astype(np.int64)
         flat = np.where(flat < 0, flat + len(self), flat)
         if flat.size and not 0 <= flat.min() <= flat.max() < len(self):
             raise IndexError(
-                f"rows should be from {-len(self)} to {len(self) - 1}. Received: some between "
-                f"{numbers.min()} and {numbers.max()}."
+                f"rows should be from {-len(self)} to {len(self) - 1}. Received: numbers from "
+                f"{numbers.min()} to {numbers.max()}."
             )
         return self._gather(flat).reshape(*numbers.shape, self.shape[1])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """Everything, in one array."""
+        """All rows in one array."""
         if copy is False:
-            raise ValueError("vectors in files cannot become an array without a copy.")
+            raise ValueError(
+                "vectors in files cannot become an array without a copy. Leave `copy` out."
+            )
         everything = self._read(0, len(self))
         return everything if dtype is None else everything.astype(dtype, copy=False)
 
     def _read(self, first: int, last: int) -> np.ndarray:
-        # Not mapped: what is read then counts as memory of this process for as long as it is.
+        # Not mapped, since mapped pages would count as memory of this process.
         rows = np.empty([last - first, self.shape[1]], DTYPE)
         start = first
         while start < last:
@@ -175,7 +177,7 @@ class VectorFiles:
         in_order = numbers[order]
         done = 0
         while done < len(order):
-            # One window of one file after the other, so that little is mapped at a time.
+            # Only one window of one file is mapped at a time.
             start = int(in_order[done])
             shard, offset = self._find(start)
             end = min(start + _WINDOW, shard.last)
@@ -188,8 +190,8 @@ class VectorFiles:
         return found
 
     def _find(self, row: int) -> tuple[Shard, int]:
-        """The shard with a row, and where the row begins in its data file."""
-        # Of shards that begin with the same row, all but the last are empty.
+        """The shard with a row, and the offset of the row in its data file."""
+        # Of several shards that start at the same row, all but the last are empty.
         place = int(np.searchsorted(self._firsts, row, side="right")) - 1
         shard = self.shards[place]
         return shard, self._offsets[place] + (row - shard.first) * self.shape[1] * DTYPE.itemsize

@@ -1,7 +1,7 @@
-"""SavedModels that take ids and answer with ids, over any index.
+"""SavedModels that take item ids and return item ids, for any query tower and any index.
 
-``Recommender`` joins a query tower, an index and the catalogue's ids, and ``save`` writes it as a
-SavedModel with named signatures, which TensorFlow Serving loads.
+``Recommender`` combines a query tower, an index and the ids of the catalogue. ``save`` writes it as
+a SavedModel with named signatures, which TensorFlow Serving can load.
 """
 
 from __future__ import annotations

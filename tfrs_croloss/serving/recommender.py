@@ -1,30 +1,30 @@
-"""A trained model as a SavedModel that answers "the best N items for this user".
+"""A trained model as a SavedModel that returns the best N items for a user.
 
-Signatures. Item ids are strings, ``batch`` is the number of queries, and ``top_n``, ``[batch]``
-int32, is how many items each query asks for, up to the limit of the export:
+It has the signatures below. Item ids are strings, ``batch`` is the number of queries, and ``top_n``
+``[batch]`` int32 is the number of items that each query asks for, up to the limit of the export.
 
 - ``serving_default``: ``history`` ``[batch, length]``, oldest first, padded with ``""`` anywhere →
   the items found, as many as the limit;
 - ``recommend``: ``history`` and ``top_n`` → the items found;
-- ``recommend_excluding``: the same and ``excluded_ids`` ``[batch, width]``, padded with ``""`` →
-  the items found, none of them excluded;
+- ``recommend_excluding``: ``history``, ``top_n`` and ``excluded_ids`` ``[batch, width]``, padded
+  with ``""`` → the items found, without the excluded ones;
 - ``recommend_among``: ``history``, ``top_n`` and ``allowed_ids`` ``[batch, width]``, padded with
-  ``""`` → the items found among the allowed, by exact search;
+  ``""`` → the items found among the allowed ones, by exact search;
 - ``search``: ``query_embedding`` ``[batch, dim]`` and ``top_n`` → the items found;
 - ``user_embedding``: ``history`` → ``embedding`` ``[batch, dim]``;
 - ``item_embedding``: ``item_ids`` ``[num]`` → ``embedding`` ``[num, dim]``, zero for unknown ids,
   and ``is_known`` ``[num]``.
 
-Signatures with a history take the model's other query features too. The items found are:
+Signatures with a history also take the model's other query features. The items found are:
 
 - ``item_ids`` ``[batch, largest top_n]``, best first and distinct, then ``""``;
-- ``scores`` of the same shape: inner products (cosines, where the model scores by those), then the
+- ``scores`` of the same shape: inner products (cosines, if the model scores by cosine), then the
   lowest finite number;
-- ``num_results`` ``[batch]`` int32: how many were found.
+- ``num_results`` ``[batch]`` int32: the number of items found.
 
-With a history they say, as does ``user_embedding``, ``known_items`` ``[batch]``: how many of its
-items are in the catalogue; and ``is_default`` ``[batch]``: that there was none, so that the answer
-is for the model's default query, which is the one for an empty history.
+Signatures with a history also return ``known_items`` ``[batch]``, the number of its items that are
+in the catalogue, and ``is_default`` ``[batch]``, whether there are none, so that the answer is that
+for an empty history.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ Answer = dict[str, tf.Tensor]
 
 
 class Recommender(tf.Module):
-    """Histories in, items out: the query tower, an index of the items, and their ids.
+    """Recommends items for histories, with a query tower, an index of the items and their ids.
 
     Args:
-      query_tower: maps a mapping with ``history``, ``[batch, history_length]`` int64 item numbers,
-        oldest first and padded at the end with ``index.num_items``, and with the other query
-        features, to ``[batch, dim]`` vectors as they are scored.
-      index: of all items. It is held once, however many signatures use it.
-      item_ids: the string ids of the items, in the order of the index.
-      history_length: the latest known items of a history that are used.
-      top_n: the most items that a query may ask for; at most all.
-      features: other inputs of the query tower, by name: specs with a batch dimension.
-      tracked: the Keras model or module that owns the variables of ``query_tower``.
+      query_tower: function of a mapping with the query features that returns ``[batch, dim]``
+        query embeddings. The feature ``history``, ``[batch, history_length]`` int64, has item
+        numbers, oldest first, padded at the end with ``index.num_items``.
+      index: index of all items. It is saved once, however many signatures use it.
+      item_ids: string ids of the items, in the order of the index.
+      history_length: number of the latest known items of a history that are used.
+      top_n: maximum number of items that a query may ask for; at most all items.
+      features: specs of the other query features, by name, each with a batch dimension.
+      tracked: Keras model or module that owns the variables of ``query_tower``.
     """
 
     def __init__(
@@ -93,13 +93,13 @@ class Recommender(tf.Module):
         self.top_n = min(int(top_n), index.num_items)
         self.features = dict(features or {})
         _check_features(self.features)
-        # Set past the module, which would save these functions a second time.
+        # Not tracked by the module, which would save these functions a second time.
         object.__setattr__(self, "_traced", {})
         self._query_tower = query_tower
         self._tracked = tracked
         self._num_items = index.num_items
         self._history_length = int(history_length)
-        # The tables read this file until the model is saved, which takes it along as an asset.
+        # The tables read this file; saving the model copies it as an asset.
         self._folder = tempfile.TemporaryDirectory(prefix="tfrs_croloss-")
         vocabulary = os.path.join(self._folder.name, VOCABULARY)
         with open(vocabulary, "w", encoding="utf-8", newline="\n") as file:
@@ -115,7 +115,7 @@ class Recommender(tf.Module):
         )
 
     def signatures(self) -> dict[str, Any]:
-        """Concrete functions by the names of the signatures, traced once."""
+        """The concrete functions of the signatures by name, traced once."""
         if self._traced:
             return self._traced
         history = {"history": tf.TensorSpec([None, None], tf.string), **self.features}
@@ -139,19 +139,19 @@ class Recommender(tf.Module):
         return self._traced
 
     def serving_default(self, **inputs: tf.Tensor) -> Answer:
-        """The best items, as many as may be asked for."""
+        """Recommends as many items as a query may ask for."""
         top_n = tf.fill(tf.shape(inputs["history"])[:1], self.top_n)
         return self.recommend(top_n=top_n, **inputs)
 
     def recommend(self, top_n: tf.Tensor, **inputs: tf.Tensor) -> Answer:
-        """The best items."""
+        """Recommends items."""
         nothing = tf.zeros([tf.shape(inputs["history"])[0], 0], tf.string)
         return self.recommend_excluding(excluded_ids=nothing, top_n=top_n, **inputs)
 
     def recommend_excluding(
         self, excluded_ids: tf.Tensor, top_n: tf.Tensor, **inputs: tf.Tensor
     ) -> Answer:
-        """The best items that are not excluded."""
+        """Recommends items that are not excluded."""
         with _same_batch(inputs["history"], excluded_ids=excluded_ids, top_n=top_n):
             queries, about = self._embed(inputs)
             excluded = tf.cast(self._numbers.lookup(excluded_ids), tf.int32)
@@ -161,7 +161,7 @@ class Recommender(tf.Module):
     def recommend_among(
         self, allowed_ids: tf.Tensor, top_n: tf.Tensor, **inputs: tf.Tensor
     ) -> Answer:
-        """The best of the allowed items."""
+        """Recommends some of the allowed items."""
         with _same_batch(inputs["history"], allowed_ids=allowed_ids, top_n=top_n):
             queries, about = self._embed(inputs)
             most = self._most(top_n)
@@ -171,7 +171,7 @@ class Recommender(tf.Module):
             scored = tf.logical_and(allowed < self._num_items, tf.logical_not(repeated))
             vectors = self.index.vectors(tf.where(scored, allowed, 0))
             scores = tf.linalg.matvec(vectors, queries)
-            # Wide enough for every place.
+            # Pads to the number of items asked for.
             missing = tf.maximum(most - tf.shape(allowed)[1], 0)
             scores = tf.pad(
                 tf.where(scored, scores, NO_SCORE), [[0, 0], [0, missing]], constant_values=NO_SCORE
@@ -186,7 +186,7 @@ class Recommender(tf.Module):
             return {**self._answer(found, best, top_n), **about}
 
     def search(self, query_embedding: tf.Tensor, top_n: tf.Tensor) -> Answer:
-        """The best items for a query vector."""
+        """Finds items for a query embedding."""
         finite = tf.debugging.assert_all_finite(
             query_embedding, "query_embedding should be finite numbers"
         )
@@ -196,12 +196,12 @@ class Recommender(tf.Module):
             return self._answer(*found, top_n)
 
     def user_embedding(self, **inputs: tf.Tensor) -> Answer:
-        """The query vector of a history."""
+        """Embeds a history."""
         queries, about = self._embed(inputs)
         return {"embedding": queries, **about}
 
     def item_embedding(self, item_ids: tf.Tensor) -> Answer:
-        """The vectors of items."""
+        """Looks up the embeddings of items."""
         numbers = self._numbers.lookup(item_ids)
         known = numbers < self._num_items
         vectors = self.index.vectors(tf.where(known, numbers, 0))
@@ -213,7 +213,7 @@ class Recommender(tf.Module):
 
     def _embed(self, inputs: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, Answer]:
         numbers = self._numbers.lookup(inputs["history"])
-        # Padding and unknown items go first, so that they take no place among the latest.
+        # Padding and unknown items are removed first, so that they do not count among the latest.
         known = tf.ragged.boolean_mask(numbers, numbers < self._num_items)
         latest = known[:, -self._history_length :].to_tensor(
             self._num_items, shape=[None, self._history_length]
@@ -224,11 +224,11 @@ class Recommender(tf.Module):
         return tf.ensure_shape(tf.cast(queries, tf.float32), [None, self.index.dim]), about
 
     def _most(self, top_n: tf.Tensor) -> tf.Tensor:
-        """The largest of the requested sizes, after a check of all of them."""
+        """Checks all values of ``top_n`` and returns the largest."""
         allowed = tf.reduce_all(tf.logical_and(top_n >= 1, top_n <= self.top_n))
         message = f"top_n should be between 1 and {self.top_n}, the limit of this export. Received:"
         with tf.control_dependencies([tf.debugging.Assert(allowed, [message, top_n])]):
-            # At least 1, for an empty batch.
+            # At least 1, even for an empty batch.
             return tf.reduce_max(tf.concat([tf.maximum(top_n, 1), [1]], axis=0))
 
     def _answer(self, numbers: tf.Tensor, scores: tf.Tensor, top_n: tf.Tensor) -> Answer:
@@ -243,23 +243,23 @@ class Recommender(tf.Module):
 
 
 def save(recommender: Recommender, path: str | os.PathLike[str]) -> None:
-    """Writes the SavedModel of a recommender into the folder ``path``.
+    """Writes a recommender as a SavedModel into the folder ``path``.
 
-    TensorFlow alone can load it; one with a ScaNN index needs ScaNN's operations as well.
+    TensorFlow alone can load it, but a ScaNN index also needs ScaNN's operations.
     """
     tf.saved_model.save(recommender, os.fspath(path), signatures=recommender.signatures())
 
 
 def check_catalogue(item_ids: Sequence[str], item_embeddings: Any) -> None:
-    """Refuses a catalogue that could not be served well, naming the first items at fault.
+    """Checks that a catalogue can be served.
 
     Args:
-      item_ids: the string ids of the items.
-      item_embeddings: ``[num_items, dim]``, an array or `VectorFiles`; looked at in blocks.
+      item_ids: string ids of the items.
+      item_embeddings: ``[num_items, dim]``, an array or `VectorFiles`, which are read in blocks.
 
     Raises:
-      ValueError: for ids that are not one distinct line for each row, and for vectors that are not
-        finite, or zero, so that they tell nothing about the item.
+      ValueError: the ids are not one distinct line for each row, or some embeddings are zero or not
+        finite; the error names the first such items.
     """
     rows = item_embeddings
     if not isinstance(rows, VectorFiles):
@@ -270,7 +270,7 @@ def check_catalogue(item_ids: Sequence[str], item_embeddings: Any) -> None:
         not_finite.append(first + np.flatnonzero(~np.isfinite(block).all(axis=1)))
         zero.append(first + np.flatnonzero(~block.any(axis=1)))
     for fault, remedy, found in (
-        ("with NaN or infinity", "Did training diverge?", not_finite),
+        ("with NaN or infinity", "Check whether training diverged.", not_finite),
         ("that are zero", "Leave these items out, or train them.", zero),
     ):
         at_fault = np.concatenate(found)
@@ -278,7 +278,7 @@ def check_catalogue(item_ids: Sequence[str], item_embeddings: Any) -> None:
             first_ids = [item_ids[number] for number in at_fault[:3]]
             raise ValueError(
                 "`item_embeddings` should be finite vectors that are not zero. Received: "
-                f"{len(at_fault)} of {len(rows)} {fault}, the first of them of {first_ids}. "
+                f"{len(at_fault)} of {len(rows)} {fault}, the first of them for {first_ids}. "
                 f"{remedy}"
             )
 
@@ -293,7 +293,7 @@ def _check_ids(item_ids: Sequence[str], num_items: int) -> None:
     for item_id in item_ids:
         if not item_id or "\n" in item_id or "\r" in item_id:
             raise ValueError(
-                '`item_ids` should be single lines and not "", which is the padding of histories. '
+                '`item_ids` should be single lines and not "", which pads histories. '
                 f"Received: {item_id!r}."
             )
         if item_id in seen:
@@ -309,7 +309,8 @@ def _check_features(features: Mapping[str, tf.TensorSpec]) -> None:
     taken = {"history", "top_n", "excluded_ids", "allowed_ids"} & set(features)
     if taken:
         raise ValueError(
-            f"`features` should not have the names of other inputs. Received: {sorted(taken)}."
+            f"`features` should not have the names of other inputs. Received: {sorted(taken)}. "
+            "Rename these features."
         )
     for name, spec in features.items():
         if not spec.shape.rank or spec.shape[0] is not None:
@@ -323,18 +324,18 @@ def _concrete(method: Callable[..., Answer], inputs: Mapping[str, tf.TensorSpec]
     specs = {
         name: tf.TensorSpec(spec.shape, spec.dtype, name=name) for name, spec in inputs.items()
     }
-    # A signature may not pass an input through as it is, nor share an output with another name.
+    # A signature may neither return an input unchanged nor return a tensor under two names.
     return tf.function(
         lambda **given: {name: tf.identity(value) for name, value in method(**given).items()}
     ).get_concrete_function(**specs)
 
 
 def _same_batch(rows: tf.Tensor, **others: tf.Tensor) -> Any:
-    """Makes what is computed in its scope wait for a check of the inputs' first dimensions."""
+    """A scope in which all operations wait for a check of the inputs' first dimensions."""
     size = tf.shape(rows)[0]
     checks = []
     for name, value in others.items():
-        message = f"{name} should have one row for each query. Received: rows of it, and queries:"
+        message = f"{name} should have one row for each query. Received (rows, queries):"
         rows_of_it = tf.shape(value)[0]
         checks.append(tf.debugging.Assert(tf.equal(rows_of_it, size), [message, rows_of_it, size]))
     return tf.control_dependencies(checks)
