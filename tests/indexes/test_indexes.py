@@ -30,7 +30,7 @@ def clustered(num_rows, seed, dim=DIM, num_centres=60, spread=0.5):
 
 
 def exact_top(items, query, num, excluded=()):
-    """Numbers and scores, by plain Python."""
+    """Item numbers and scores, in plain Python."""
     scores = {
         number: sum(float(a) * float(b) for a, b in zip(row, query))
         for number, row in enumerate(items)
@@ -60,7 +60,7 @@ def items():
 
 @pytest.fixture(scope="module")
 def built(items):
-    """Indexes of the same items by kind, each built when first asked for."""
+    """A function that returns the index of a kind, built at its first call."""
     made = {}
 
     def get(kind):
@@ -165,8 +165,7 @@ def test_all_items_may_be_asked_for(built, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("num_items", [1, 2, 17, 300])
-@pytest.mark.parametrize("dim", [1, 5])
+@pytest.mark.parametrize(("num_items", "dim"), [(1, 5), (2, 1), (17, 5), (300, 1)])
 def test_small_catalogues(kind, num_items, dim):
     items = np.random.default_rng(num_items).normal(size=(num_items, dim)).astype(np.float32)
     index = search_everything(build_index(kind, items))
@@ -282,7 +281,7 @@ print(json.dumps([answers, sorted(packages & {{"tfrs_croloss", "tensorflow_recom
 
 
 class Model(tf.Module):
-    """Two signatures over one index."""
+    """A model with two signatures that share one index."""
 
     def __init__(self, index):
         super().__init__()
@@ -355,7 +354,7 @@ def test_measured_recall_is_the_share_of_the_exact_top(built, items, kind):
 
 
 class Scripted(indexes.BruteForceIndex):
-    """Answers what it is told."""
+    """Returns a given answer."""
 
     def search(self, queries, num):
         answer = tf.constant([self.answer])
@@ -487,3 +486,26 @@ def test_a_scann_of_another_tensorflow_says_so(monkeypatch):
     monkeypatch.delattr(sys.modules["scann.scann_ops.py"], "scann_ops")
     with pytest.raises(scann.ScannUnavailable, match="does not load .*undefined symbol"):
         build_index("scann", [[1.0]])
+
+
+def test_importing_indexes_and_serving_needs_neither_scann_nor_keras_2(run_python):
+    program = """
+import sys
+import tensorflow as tf
+import tfrs_croloss
+from tfrs_croloss import indexes
+
+assert tfrs_croloss.indexes is indexes
+for name in indexes.__all__:
+    getattr(indexes, name)
+index = indexes.PartitionedIndex([[1.0, 0.0], [0.0, 1.0]], leaves_to_search=2)
+model = tfrs_croloss.serving.Recommender(
+    lambda features: tf.one_hot(features["history"][:, 0], 2), index, ["a", "b"], history_length=1
+)
+answer = model.recommend(history=tf.constant([["b"]]), top_n=tf.constant([1]))
+assert answer["item_ids"].numpy().tolist() == [[b"b"]]
+assert tf.keras.__version__.startswith("3.")
+print(sorted({"scann", "tf_keras", "tensorflow_recommenders"} & set(sys.modules)))
+"""
+    printed = run_python(program, {"TF_USE_LEGACY_KERAS": None})
+    assert printed.splitlines()[-1] == "[]"

@@ -1,4 +1,4 @@
-"""Vectors in files: what is read is what was written, and what is not complete is not read."""
+"""Vectors in files: complete files are read as written, and incomplete ones are refused."""
 
 from __future__ import annotations
 
@@ -318,7 +318,10 @@ def test_a_killed_writer_leaves_its_place_to_the_next(tmp_path: Path, rows: np.n
         ({"shard": 4}, "`shard` should be .* from 0 to 3. Received: 4. Number the shards"),
         ({"shard": -1}, "`shard` should be a whole number from 0"),
         ({"shard": 0.5}, "`shard` should be a whole number from 0"),
-        ({"num_shards": 0}, "`num_shards` should be .* at least 1. Received: 0. Pass how many"),
+        (
+            {"num_shards": 0},
+            "`num_shards` should be .* at least 1. Received: 0. Pass the number",
+        ),
         ({"num_items": 0}, "`num_items` should be .* at least 1. Received: 0. Pass the number"),
         ({"num_items": 2.5}, "`num_items` should be a whole number"),
         ({"dim": 0}, "`dim` should be .* at least 1. Received: 0. Pass the number"),
@@ -334,17 +337,19 @@ def test_sizes_out_of_range_are_refused(
         write_shard(tmp_path, given.pop("shard"), lambda *_: None, origin={}, **given)
 
 
-@pytest.mark.parametrize("kind", ["brute_force", "partitioned", "scann"])
-def test_an_index_of_files_is_that_of_the_array(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def clustered_rows() -> np.ndarray:
     random = np.random.default_rng(3)
     centres = 3 * random.standard_normal((30, 8), np.float32)
     # Leaves of very different sizes, some of which are halved.
     chosen = random.choice(30, 6_000, p=np.arange(1, 31) / 465)
-    rows = centres[chosen] + random.standard_normal((6_000, 8), np.float32)
-    write(tmp_path, rows, 3, block_size=1_000)
-    files = VectorFiles.open(tmp_path)
+    rows: np.ndarray = centres[chosen] + random.standard_normal((6_000, 8), np.float32)
+    return rows
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VectorFiles:
+    """Files of `clustered_rows` that refuse to be read as a whole."""
+    write(tmp_path, clustered_rows(), 3, block_size=1_000)
 
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("the files were read as a whole")
@@ -352,6 +357,12 @@ def test_an_index_of_files_is_that_of_the_array(
     monkeypatch.setattr(VectorFiles, "__array__", refuse)
     for module in (base, partitioned):
         monkeypatch.setattr(module, "row_blocks", functools.partial(row_blocks, block_size=700))
+    return VectorFiles.open(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["brute_force", "partitioned", "scann"])
+def test_an_index_of_files_is_that_of_the_array(files: VectorFiles, kind: str) -> None:
+    rows = clustered_rows()
     built = [build_index(kind, source, seed=2) for source in (rows, files)]
     for one, other in zip(*(index.variables for index in built)):
         assert one.name == other.name
@@ -361,16 +372,17 @@ def test_an_index_of_files_is_that_of_the_array(
     np.testing.assert_array_equal(answers[0][1], answers[1][1])
     # Whatever the index has done to its memory, numbers still mean rows.
     np.testing.assert_array_equal(built[1].vectors(tf.range(6_000)), rows)
-    if kind != "brute_force":
-        tuned = tune(
-            built[1],
-            rows[:100],
-            rows[100:200],
-            top_n=5,
-            recall_target=0.5,
-            item_embeddings=files,
-        )
-        np.testing.assert_array_equal(tuned.index.vectors(tf.range(6_000)), rows)
+
+
+@pytest.mark.parametrize("kind", ["partitioned", pytest.param("scann", marks=pytest.mark.slow)])
+def test_tuning_builds_other_indexes_from_the_files(files: VectorFiles, kind: str) -> None:
+    rows = clustered_rows()
+    index = build_index(kind, files, seed=2)
+    tuned = tune(
+        index, rows[:100], rows[100:200], top_n=5, recall_target=0.5, item_embeddings=files
+    )
+    assert len({one.settings["num_leaves"] for one in tuned.tried}) == 3
+    np.testing.assert_array_equal(tuned.index.vectors(tf.range(6_000)), rows)
 
 
 def test_a_table_is_taken_over_without_a_copy() -> None:

@@ -1,4 +1,4 @@
-"""Recommenders: what every signature answers, whatever the index."""
+"""The answers of every signature of a recommender, with every kind of index."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEFAULT_QUERY = np.linspace(-1.0, 1.0, DIM).astype(np.float32)
 
 
 class SumOfHistory(tf.Module):
-    """A query tower that can be worked out by hand; a feature turns the query round."""
+    """A query tower that is easy to compute by hand; a feature changes the sign of the query."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,17 +39,24 @@ def build(kind: str = "brute_force", **options: Any) -> Recommender:
     return Recommender(tower, build_index(kind, TABLE), NAMES, **arguments)
 
 
-@pytest.fixture(scope="module", params=["brute_force", "partitioned", "scann"])
-def signatures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("saved") / request.param
-    save(build(request.param), folder)
-    return tf.saved_model.load(str(folder)).signatures
+@pytest.fixture(scope="module")
+def exact_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved") / "exact"
+    save(build(), folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
-def exact_signatures(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("saved") / "exact"
-    save(build(), folder)
+def exact_signatures(exact_folder: Path) -> Any:
+    return tf.saved_model.load(str(exact_folder)).signatures
+
+
+@pytest.fixture(scope="module", params=["brute_force", "partitioned", "scann"])
+def signatures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    if request.param == "brute_force":
+        return request.getfixturevalue("exact_signatures")
+    folder = tmp_path_factory.mktemp("saved") / request.param
+    save(build(request.param), folder)
     return tf.saved_model.load(str(folder)).signatures
 
 
@@ -219,16 +226,11 @@ def test_other_query_features_are_inputs_too(tmp_path: Path) -> None:
     assert items(answer, 1) == best(-query(7))[:5]
 
 
-def test_the_index_is_saved_once(tmp_path: Path) -> None:
-    save(build(), tmp_path / "model")
-    names = [
-        name
-        for name, _ in tf.train.list_variables(str(tmp_path / "model" / "variables" / "variables"))
-    ]
-    shapes = dict(tf.train.list_variables(str(tmp_path / "model" / "variables" / "variables")))
-    assert len(names) == len(set(names))
-    assert [shapes[name] for name in names].count([NUM_ITEMS, DIM]) == 1
-    vocabulary = (tmp_path / "model" / "assets" / "item_ids.txt").read_text().splitlines()
+def test_the_index_is_saved_once(exact_folder: Path) -> None:
+    variables = tf.train.list_variables(str(exact_folder / "variables" / "variables"))
+    assert len(variables) == len({name for name, _ in variables})
+    assert [shape for _, shape in variables].count([NUM_ITEMS, DIM]) == 1
+    vocabulary = (exact_folder / "assets" / "item_ids.txt").read_text().splitlines()
     assert vocabulary == NAMES
 
 
@@ -247,8 +249,8 @@ def test_what_cannot_be_served_is_refused_by_name() -> None:
     refuse("first dimension", features={"age": tf.TensorSpec([3], tf.int32)})
     assert build(top_n=10_000).top_n == NUM_ITEMS
 
-    with pytest.raises(ValueError, match=r"1 of 2 that are zero, the first of them of \['b'\]"):
+    with pytest.raises(ValueError, match=r"1 of 2 that are zero, the first of them for \['b'\]"):
         check_catalogue(["a", "b"], [[1.0, 0.0], [0.0, 0.0]])
-    with pytest.raises(ValueError, match=r"with NaN or infinity, the first of them of \['a'\]"):
+    with pytest.raises(ValueError, match=r"with NaN or infinity, the first of them for \['a'\]"):
         check_catalogue(["a", "b"], [[np.nan, 0.0], [0.0, 1.0]])
     check_catalogue(["a", "b"], np.eye(2))

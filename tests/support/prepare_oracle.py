@@ -1,4 +1,4 @@
-"""What ``prepare`` should write, in plain Python that imports nothing from the project."""
+"""The expected result of ``prepare``, in plain Python that imports nothing from the project."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 
 
 def shuffled(users, seed):
-    """Users in the order of a hash with the seed."""
+    """Users in the order of a hash of the seed and the user."""
 
     def key(user):
         return hashlib.md5(f"{seed}:{user}".encode()).hexdigest(), user
@@ -17,12 +17,12 @@ def shuffled(users, seed):
 
 
 def without_order(user, items):
-    """A user's items where the log has no order: by a hash."""
+    """A user's items in the order of a hash, for a log without time order."""
     return sorted(items, key=lambda item: hashlib.md5(f"order:{user}:{item}".encode()).hexdigest())
 
 
 def filter_log(log, min_item_count, min_user_count, core=False):
-    """Rare items out, then rare users; with ``core`` again and again."""
+    """Removes rare items, then rare users; with ``core`` until nothing changes."""
     while True:
         size = len(log)
         counts = Counter(item for _, item, *_ in log)
@@ -34,13 +34,13 @@ def filter_log(log, min_item_count, min_user_count, core=False):
 
 
 def number_items(log):
-    """Item names by falling popularity, ties by name."""
+    """Item names by decreasing popularity, with ties broken by name."""
     counts = Counter(item for _, item, *_ in log)
     return sorted(counts, key=lambda item: (-counts[item], item))
 
 
 def sequences(log):
-    """Each user's items by time, then by place in the log."""
+    """Each user's items by time, then by position in the log."""
     order = sorted(range(len(log)), key=lambda row: (log[row][2], row))
     found = {}
     for row in order:
@@ -49,7 +49,7 @@ def sequences(log):
 
 
 def first_only(log):
-    """Without later interactions of a user with the same item."""
+    """The log without a user's later interactions with the same item."""
     kept, seen = [], set()
     for row in sorted(range(len(log)), key=lambda row: (log[row][2], row)):
         if log[row][:2] not in seen:
@@ -68,7 +68,7 @@ def prepare(
     shares=(8, 1, 1),
     history_share=0.8,
 ):
-    """The whole of it for rows (user, item, time).
+    """Prepares a log of rows (user, item, time).
 
     Returns:
       A dict: ``item_ids``, ``item_counts``, and for each split a list of

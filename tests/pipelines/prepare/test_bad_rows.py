@@ -1,4 +1,4 @@
-"""Rows that cannot be used: counted by kind, with line numbers, up to the user's limit."""
+"""Rows that cannot be used are counted by kind, with line numbers, up to the user's limit."""
 
 import gzip
 import json
@@ -42,27 +42,45 @@ BAD_LINES = {
 
 
 @pytest.mark.parametrize("case", BAD_LINES)
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
-def test_every_kind_in_csv(tmp_path, capsys, case, packed):
+def test_every_kind_in_csv(tmp_path, case):
     line, kind = BAD_LINES[case]
     rows = text_of(LOG).encode().splitlines()
     lines = [HEADER.strip().encode(), *rows[:4], line, *rows[4:]]
-    text = b"\n".join(lines) + b"\n"
-    path = write(tmp_path / "x.csv", gzip.compress(text) if packed else text)
+    path = write(tmp_path / "x.csv", b"\n".join(lines) + b"\n")
     out = tmp_path / "out"
     command = ["--source", "csv", "--input", path, "--out", out, *KEEP_ALL]
-    assert prepare(*command) == 2
-    message = capsys.readouterr().err
-    assert f"x.csv: {kind}: 1 (line 6)" in message
-    assert "--max-bad-rows 1" in message
-    assert not out.exists()
-
     assert prepare(*command, "--max-bad-rows", 1) == 0
     assert content(out) == oracle.prepare(LOG, min_item_count=1, min_user_count=1)
     statistics = PreparedData.load(out).manifest["statistics"]
     assert statistics["bad_rows_by_kind"] == [
         {"file": "x.csv", "kind": kind, "rows": 1, "first_lines": [6]}
     ]
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+def test_bad_rows_of_all_kinds_are_refused_by_line(tmp_path, capsys, packed):
+    # More rows between the bad ones than a quoted field may span.
+    log = LOG * 200
+    lines = [HEADER.strip().encode(), *text_of(log).encode().splitlines()]
+    found = {}
+    for place, (line, kind) in enumerate(BAD_LINES.values(), start=1):
+        lines.insert(120 * place, line)
+        found.setdefault(kind, []).append(120 * place + 1)
+    text = b"\n".join(lines) + b"\n"
+    path = write(tmp_path / "x.csv", gzip.compress(text) if packed else text)
+    out = tmp_path / "out"
+    command = ["--source", "csv", "--input", path, "--out", out, *KEEP_ALL]
+    assert prepare(*command) == 2
+    message = capsys.readouterr().err
+    for kind, numbers in found.items():
+        shown = ", ".join(map(str, numbers[:5])) + ", ..." * (len(numbers) > 5)
+        word = "line" if len(numbers) == 1 else "lines"
+        assert f"x.csv: {kind}: {len(numbers)} ({word} {shown})" in message
+    assert f"Fix the input, or pass --max-bad-rows {len(BAD_LINES)}" in message
+    assert not out.exists()
+
+    assert prepare(*command, "--max-bad-rows", len(BAD_LINES)) == 0
+    assert content(out) == oracle.prepare(log, min_item_count=1, min_user_count=1)
 
 
 def test_a_quoted_newline_is_bad_in_an_id_and_fine_elsewhere(tmp_path, capsys):
@@ -136,15 +154,17 @@ def test_json_lines(tmp_path, capsys):
         b'{"reviewerID": "a", "asin": "x\\n", "unixReviewTime": 1}': bad_rows.CONTROL_CHARACTER,
         b'{"reviewerID": "a", "asin": "\xff", "unixReviewTime": 1}': bad_rows.NOT_UTF8,
     }
-    for place, (line, kind) in enumerate(bad.items()):
-        text = b"\n".join([*map(str.encode, good), line]) + b"\n"
-        path = write(tmp_path / f"{place}.json", text)
-        out = tmp_path / f"out{place}"
-        command = ["--source", "amazon-reviews", "--input", path, "--out", out, *KEEP_ALL]
-        assert prepare(*command) == 2, line
-        assert f"{kind}: 1 (line {len(good) + 1})" in capsys.readouterr().err
-        assert prepare(*command, "--max-bad-rows", 1) == 0
-        assert content(out) == oracle.prepare(LOG, min_item_count=1, min_user_count=1)
+    text = b"\n".join([*map(str.encode, good), *bad]) + b"\n"
+    path = write(tmp_path / "x.json", text)
+    out = tmp_path / "out"
+    command = ["--source", "amazon-reviews", "--input", path, "--out", out, *KEEP_ALL]
+    assert prepare(*command) == 2
+    assert f"{len(bad)} rows of the input cannot be used" in capsys.readouterr().err
+    assert prepare(*command, "--max-bad-rows", len(bad)) == 0
+    assert content(out) == oracle.prepare(LOG, min_item_count=1, min_user_count=1)
+    entries = PreparedData.load(out).manifest["statistics"]["bad_rows_by_kind"]
+    found = {line: entry["kind"] for entry in entries for line in entry["first_lines"]}
+    assert found == dict(enumerate(bad.values(), start=len(good) + 1))
 
 
 def test_sequences(tmp_path, capsys):

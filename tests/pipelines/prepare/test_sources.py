@@ -1,4 +1,4 @@
-"""Every source, and every kind of bad row with its line number."""
+"""Every source, against a plain-Python oracle."""
 
 import gzip
 import json
@@ -416,8 +416,14 @@ def test_presplit_needs_train_and_test(tmp_path, capsys):
 @pytest.mark.parametrize(
     "arguments, users, items, rows",
     [
-        (["--source", "sequences", "--input", "cds/sequences.txt.gz"], 17_052, 35_118, 472_265),
-        (
+        pytest.param(
+            ["--source", "sequences", "--input", "cds/sequences.txt.gz"],
+            17_052,
+            35_118,
+            472_265,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             [
                 "--source",
                 "csv",
@@ -430,6 +436,7 @@ def test_presplit_needs_train_and_test(tmp_path, capsys):
             31_013,
             23_715,
             287_107,
+            marks=pytest.mark.slow,
         ),
         (
             [
@@ -447,9 +454,21 @@ def test_presplit_needs_train_and_test(tmp_path, capsys):
         ),
         (["--source", "authors", "--input", "books-sample"], 1_467, 17_049, 20_000),
         (["--source", "presplit", "--input", "health"], 1_974, 1_200, 48_189),
-        (["--source", "presplit", "--input", "electronic"], 13_455, 8_360, 234_521),
+        pytest.param(
+            ["--source", "presplit", "--input", "electronic"],
+            13_455,
+            8_360,
+            234_521,
+            marks=pytest.mark.slow,
+        ),
         # The description counts the ids 0 to 8,692; one of them does not occur.
-        (["--source", "presplit", "--input", "beauty"], 15_603, 8_692, 139_554),
+        pytest.param(
+            ["--source", "presplit", "--input", "beauty"],
+            15_603,
+            8_692,
+            139_554,
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=[
         "cds",
