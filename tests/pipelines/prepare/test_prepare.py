@@ -1,5 +1,6 @@
 """The step ``prepare`` against a plain-Python oracle, and its behaviour as a command."""
 
+import argparse
 import contextlib
 import io
 import json
@@ -17,6 +18,7 @@ from pipelines.__main__ import main
 from pipelines.common.progress import Phases
 from pipelines.data.prepared import PreparedData
 from pipelines.errors import UserError
+from pipelines.prepare import _CONFIGURATION, add_arguments
 from pipelines.prepare.writer import history_lengths
 from tests.support import prepare_oracle as oracle
 from tests.support.tiny_run import ROOT, start_step
@@ -198,6 +200,16 @@ def test_the_same_command_again_does_nothing_and_others_need_overwrite(tmp_path,
     write_csv(path, make_log(seed=8))
     assert prepare(*command, "--seed", 1) == 2
     assert "changed" in capsys.readouterr().err
+
+
+def test_every_option_counts_in_the_comparison_unless_it_leaves_the_result_as_it_is():
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    options = {action.dest for action in parser._actions} - {"help"}
+    # The input is compared by its files.
+    others = {"input", "out", "overwrite", "engine", "memory_limit", "threads"}
+    others |= {"spark_master", "spark_conf"}
+    assert options - others == set(_CONFIGURATION)
 
 
 def test_a_folder_of_something_else_is_never_replaced(tmp_path, capsys):
