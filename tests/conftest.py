@@ -1,4 +1,4 @@
-"""Set-up that has to come before TensorFlow is imported, and what several tests share."""
+"""Settings that have to precede the import of TensorFlow, and fixtures that many tests share."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import pytest
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from tests.support.tiny_run import ROOT, python_output, tiny_data, tiny_run  # noqa: F401
+from tests.support.processes import ROOT, python_output
+from tests.support.tiny_run import tiny_data, tiny_run  # noqa: F401
 
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> pathlib.Path:
-    """The folder of real data sets that lies beside some checkouts."""
+    """The folder of real data sets, if there is one beside the checkout."""
     if not SHARED_DATA.is_dir():
         pytest.skip("the real data sets are not beside this checkout (../shared/data)")
     return SHARED_DATA

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.tiny_run import ROOT
+from tests.support.processes import ROOT
 from tfrs_croloss.indexes import _shards, base, partitioned, vectors
 from tfrs_croloss.indexes.base import empty_table, taken_over
 from tfrs_croloss.indexes.tuning import build_index, tune

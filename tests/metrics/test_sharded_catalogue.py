@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.tiny_run import python_output
+from tests.support.processes import python_output
 from tfrs_croloss.metrics import ShardedCatalogue, evaluate, exact_ranks
 
 CASES: list[dict[str, Any]] = [

@@ -9,7 +9,7 @@ import pytest
 
 import pipelines.__main__ as cli
 from pipelines.errors import UserError
-from tests.support.tiny_run import ROOT
+from tests.support.processes import ROOT
 
 
 def run(*arguments, **keywords):

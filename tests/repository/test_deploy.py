@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from tests.support.tiny_run import ROOT
+from tests.support.processes import ROOT
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")

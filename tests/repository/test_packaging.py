@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import tfrs_croloss
-from tests.support.tiny_run import ROOT
+from tests.support.processes import ROOT
 
 
 def test_the_version_lives_in_one_place():

@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from pipelines.__main__ import STEPS, build_parser
-from tests.support.tiny_run import ROOT
+from tests.support.processes import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

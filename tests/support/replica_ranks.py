@@ -1,6 +1,7 @@
-"""Run as a program: ranks over a catalogue in parts, and over the same one in one place.
+"""A program that computes ranks over a sharded catalogue and over the same catalogue in one tensor.
 
-Devices have to be made before TensorFlow starts, hence the process. Prints both for each case.
+It needs a process of its own, since devices have to be configured before TensorFlow starts. It
+prints both kinds of ranks for each case.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ NUM_REPLICAS, DIM, NUM_QUERIES = 4, 8, 23
 
 
 def ranks(case: dict[str, Any], strategy: Any) -> dict[str, Any]:
-    """Both kinds of ranks, or the error of the parts."""
+    """Both kinds of ranks, or the error of the sharded catalogue."""
     from tfrs_croloss.metrics import ShardedCatalogue, exact_ranks
 
     num_items = case["num_items"]
     random = np.random.default_rng(case["seed"])
     table = random.normal(size=(num_items, DIM)).astype(np.float32)
-    # Copies, far apart: ties across the parts.
+    # Copies of items in other shards, so that there are ties across shards.
     table[num_items // 2 :] = table[: num_items - num_items // 2]
     for row in case.get("broken", ()):
         table[row] = np.nan

@@ -1,7 +1,7 @@
-"""Run as a program: single steps on a batch that is cut into parts, one for each replica.
+"""A program that runs single training steps on a batch that is split over replicas.
 
-Devices have to be made before TensorFlow starts, hence the process. Prints, for each case and each
-way to cut the batch, the loss and the gradients, summed over the replicas.
+It needs a process of its own, since devices have to be configured before TensorFlow starts. For
+each case and each split of the batch it prints the loss and the gradients, summed over replicas.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NUM_ITEMS, BATCH, PER_EXAMPLE, DIM, NUM_REPLICAS = 40, 12, 2, 8, 4
 
 
 def mirrored_strategy(num_replicas: int) -> tf.distribute.Strategy:
-    """Replicas on as many parts of the CPU; comes before TensorFlow computes anything."""
+    """A strategy with this many logical CPUs; has to come before TensorFlow computes anything."""
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration()] * num_replicas,
@@ -26,11 +26,11 @@ def mirrored_strategy(num_replicas: int) -> tf.distribute.Strategy:
 
 
 def own_part(sizes: tf.Tensor, array: np.ndarray) -> tf.Tensor:
-    """This replica's part of an array with some rows for each example.
+    """This replica's part of an array that has one or more rows for each example.
 
     Args:
-      sizes: how many examples each replica has.
-      array: of the whole batch.
+      sizes: number of examples of each replica.
+      array: array of the whole batch.
     """
     per_example = len(array) // BATCH
     replica = tf.distribute.get_replica_context().replica_id_in_sync_group
@@ -39,7 +39,7 @@ def own_part(sizes: tf.Tensor, array: np.ndarray) -> tf.Tensor:
 
 
 def run(case: dict[str, Any], cuts: list[list[int]], strategy: Any) -> list[list[np.ndarray]]:
-    """For each way to cut the batch, its loss and gradients. All are of one number of replicas."""
+    """The loss and gradients for each split of the batch, all over the same number of replicas."""
     import tfrs_croloss
     from tfrs_croloss.models import HistoryTower, ItemEmbedding, ItemTower, TwoTowerModel
 
@@ -112,7 +112,7 @@ def run(case: dict[str, Any], cuts: list[list[int]], strategy: Any) -> list[list
             value, *gradients = context.all_reduce("SUM", [value, *gradients])
         return value, gradients
 
-    # The sizes are a tensor, so that one function serves all cuts: tracing it is what takes long.
+    # The sizes are a tensor, so that the function is traced once for all splits.
     compiled = tf.function(lambda sizes: strategy.run(step, args=(sizes,)))
 
     def results(sizes: list[int]) -> list[np.ndarray]:
@@ -126,8 +126,8 @@ def run(case: dict[str, Any], cuts: list[list[int]], strategy: Any) -> list[list
 
 
 def main(cases: str, cuts: str) -> None:
-    """Prints a list with an entry for each case: a list of the whole batch, then of each cut."""
-    # One for all: the exchanges of a second one would be taken for those of the first.
+    """Prints an entry for each case: the results of the whole batch, then those of each split."""
+    # One for all cases, since the collectives of a second strategy would mix with the first's.
     mirrored = mirrored_strategy(NUM_REPLICAS)
     alone = tf.distribute.get_strategy()
     results = [

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.tiny_run import python_output
+from tests.support.processes import python_output
 
 # All of one number of replicas: a process cannot have groups of two sizes.
 CUTS = [[3, 3, 3, 3], [7, 1, 4, 0]]

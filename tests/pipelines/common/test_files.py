@@ -10,7 +10,7 @@ import pytest
 
 from pipelines.common import files
 from pipelines.errors import UserError
-from tests.support.tiny_run import ROOT
+from tests.support.processes import ROOT
 
 
 def names(folder):

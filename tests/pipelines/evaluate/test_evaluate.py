@@ -14,7 +14,7 @@ from pipelines.__main__ import main
 from pipelines.data.batches import EvaluationInput
 from pipelines.data.prepared import PreparedData
 from pipelines.runs.ranks import ranks_by_chance
-from tests.support.tiny_run import run_step
+from tests.support.processes import run_step
 
 CUTOFFS = (5, 20, 50)
 

@@ -38,7 +38,7 @@ from pipelines.experiments.statistics import paired_test, student_p_value, summa
 from pipelines.runs.contestants import CONTESTANTS, Range, trial
 from pipelines.runs.losses import LOSS_NAMES
 from pipelines.runs.settings import TrainSettings
-from tests.support.tiny_run import run_step, start_step
+from tests.support.processes import run_step, start_step
 
 SMALL: dict[str, Any] = {
     "dim": 8,

@@ -21,7 +21,7 @@ from pipelines.errors import UserError
 from pipelines.prepare import _CONFIGURATION, add_arguments
 from pipelines.prepare.writer import history_lengths
 from tests.support import prepare_oracle as oracle
-from tests.support.tiny_run import ROOT, start_step
+from tests.support.processes import ROOT, start_step
 
 
 def make_log(num_rows=3000, num_users=120, num_items=150, num_times=500, seed=3):

@@ -13,7 +13,7 @@ from pipelines.errors import UserError
 from pipelines.runs.build import build_loss
 from pipelines.runs.losses import LOSS_NAMES
 from pipelines.runs.settings import TrainSettings
-from tests.support.tiny_run import run_step
+from tests.support.processes import run_step
 from tfrs_croloss import (
     BilateralSoftmax,
     BinaryCrossEntropy,

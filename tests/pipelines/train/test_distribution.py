@@ -23,7 +23,7 @@ from pipelines.data.prepared import PreparedData
 from pipelines.errors import UserError
 from pipelines.runs import distribution
 from pipelines.runs.settings import TrainSettings
-from tests.support.tiny_run import ROOT, run_step
+from tests.support.processes import ROOT, run_step
 
 # Batches of 65 are not divided by any number of replicas here.
 OPTIONS = (

@@ -21,7 +21,8 @@ from pipelines.runs.build import build_loss, build_optimizer
 from pipelines.runs.checkpoints import TrainingState
 from pipelines.runs.settings import LAZY_FROM_ROWS, TrainSettings
 from pipelines.train.loop import Segment, plan
-from tests.support.tiny_run import OPTIONS, run_step, start_step
+from tests.support.processes import run_step, start_step
+from tests.support.tiny_run import OPTIONS
 from tfrs_croloss import CROLoss, LambdaCROLoss
 from tfrs_croloss.optimizers import LazyAdam
 
