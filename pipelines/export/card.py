@@ -1,4 +1,4 @@
-"""What is known of an exported model, for people: its card, and what its index is worth."""
+"""The card of an exported model, and the table and picture of its index measurements."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ RECALL_PICTURE = "index_recall.png"
 
 
 def model_card(record: dict[str, Any]) -> str:
-    """The card, in Markdown.
+    """The model card, in Markdown.
 
     Args:
-      record: what is written to ``export.json``.
+      record: the content of ``export.json``.
     """
     settings, index, data = record["settings"], record["index"], record["data"]
     lines = [
         f"# {record['name']}, version {record['version']}",
         "",
-        "A two-tower retrieval model: a history of item ids in, the items of highest score out.",
+        "A two-tower retrieval model. It takes a history of item ids and returns the items with "
+        "the highest scores.",
         "",
         "## Data",
         "",
@@ -37,8 +38,8 @@ def model_card(record: dict[str, Any]) -> str:
             f"- {name.replace('_', ' ')}: {settings[name]}"
             for name in ("rank_kernel", "kernel", "alpha", "temperature", "dim", "encoder")
         ),
-        f"- history: the latest {settings['history_length']} items",
-        f"- weights of step {record['best']['step']:,}, the best by validation "
+        f"- history: the {settings['history_length']} latest items of a user",
+        f"- checkpoint: step {record['best']['step']:,}, which has the best validation "
         f"{settings['monitor']}",
         f"- seed: {record['seed']}",
         "",
@@ -48,12 +49,12 @@ def model_card(record: dict[str, Any]) -> str:
         "",
         "## Index",
         "",
-        f"`{index['settings']['kind']}`, at most {record['top_n']} items an answer, of "
-        f"{record['num_items']:,}. It finds {index['recall']:.2%} of the exact top "
-        f"{record['top_n']}, measured on {index['num_queries']:,} held-out users"
+        f"A `{index['settings']['kind']}` index of {record['num_items']:,} items. A request may "
+        f"ask for up to {record['top_n']} of them. The index finds {index['recall']:.2%} of the "
+        f"exact top {record['top_n']}, measured on {index['num_queries']:,} held-out users"
         + (
-            f"; {index['recall_target']:.0%} was required. All that was tried: "
-            f"[{RECALL_TABLE}]({RECALL_TABLE})."
+            f"; the target was {index['recall_target']:.0%}. [{RECALL_TABLE}]({RECALL_TABLE}) "
+            "lists all settings that were tried."
             if index["recall_target"]
             else "."
         ),
@@ -71,11 +72,11 @@ def model_card(record: dict[str, Any]) -> str:
             for name, parts in record["signatures"].items()
         ),
         "",
-        'Histories and lists of ids are padded with `""`. Unknown ids in a history are skipped; '
-        '`is_default` says that none was known. Places without an item have the id `""`; '
-        "`num_results` counts the others.",
+        'Pad histories and lists of ids with `""`. Unknown ids in a history are skipped; '
+        "`is_default` is true if no id of the history is known. The first `num_results` items of "
+        'each row are results, and the rest of the row has the id `""`.',
         "",
-        "## Versions",
+        "## Software",
         "",
         *(f"- {name} {version}" for name, version in record["versions"].items()),
     ]
@@ -83,20 +84,20 @@ def model_card(record: dict[str, Any]) -> str:
 
 
 def write_measurements(folder: Path, measurements: list[dict[str, Any]], title: str) -> None:
-    """The table and the picture of recall against latency.
+    """Writes the table and the picture of recall against latency.
 
     Args:
-      folder: to write into.
-      measurements: each with ``settings``, ``recall``, ``single_ms``, ``batch_ms`` and
+      folder: folder to write into.
+      measurements: dictionaries with ``settings``, ``recall``, ``single_ms``, ``batch_ms`` and
         ``chosen``.
-      title: of both.
+      title: title of both.
     """
     lines = [
         f"# {title}",
         "",
         f"![Recall against latency]({RECALL_PICTURE})",
         "",
-        _row(["settings", "recall", "one query, ms", "256 queries, ms", ""]),
+        _row(["settings", "recall", "1 query, ms", "256 queries, ms", ""]),
         _row(["---", "---:", "---:", "---:", "---"]),
     ]
     for measured in sorted(measurements, key=lambda entry: entry["recall"]):
@@ -121,8 +122,8 @@ def _draw(path: Path, measurements: list[dict[str, Any]], title: str) -> None:
     figure = Figure(figsize=(7, 5), layout="constrained")
     axes = figure.subplots()
     for column, label, marker in (
-        ("single_ms", "one query", "o"),
-        ("batch_ms", "a batch of 256 queries", "s"),
+        ("single_ms", "1 query", "o"),
+        ("batch_ms", "batch of 256 queries", "s"),
     ):
         recall = [measured["recall"] for measured in measurements]
         axes.scatter(
@@ -139,7 +140,7 @@ def _draw(path: Path, measurements: list[dict[str, Any]], title: str) -> None:
                     label="chosen" if column == "single_ms" else None,
                 )
     axes.set_yscale("log")
-    axes.set_xlabel("recall of the exact answer")
+    axes.set_xlabel("share of the exact top N that is found")
     axes.set_ylabel("milliseconds")
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.3)
@@ -153,7 +154,7 @@ def _recall_lines(record: dict[str, Any]) -> list[str]:
         best = record["best"]
         names = sorted((name for name in best if name.startswith("recall@")), key=_cutoff)
         return [
-            "On validation users; the test split was not evaluated before this export.",
+            "Measured on validation users. The test split was not evaluated before this export.",
             "",
             _row(["N", *(name.removeprefix("recall@") for name in names)]),
             _row(["---"] + ["---:"] * len(names)),
@@ -163,7 +164,8 @@ def _recall_lines(record: dict[str, Any]) -> list[str]:
     cutoffs = [str(cutoff) for cutoff in evaluation["cutoffs"]]
     history = "excluded" if evaluation["exclude_history"] else "not excluded"
     return [
-        f"Exact, over pairs, on the {evaluation['split']} split, history {history}.",
+        f"Exact recall on the {evaluation['split']} split, averaged over user-item pairs; items of "
+        f"the history are {history}.",
         "",
         _row(["N", *cutoffs]),
         _row(["---"] + ["---:"] * len(cutoffs)),

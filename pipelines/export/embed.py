@@ -1,8 +1,8 @@
 """Step ``embed``: writes the item vectors of a run's best weights in shards.
 
-One process writes all shards in turn, or one process each writes its own. What is there already is
-not computed again, so a step that was killed is simply run again. ``export --vectors`` builds the
-index from the files.
+One process writes all shards in turn, or several processes write one shard each. Existing shards
+are not computed again, so a step that was killed is simply run again. ``export --vectors`` builds
+the index from the files.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shards",
         type=cli.positive,
         default=8,
-        help="files that the catalogue is divided into (%(default)s)",
+        help="number of files that the catalogue is divided into (%(default)s)",
     )
     parser.add_argument(
         "--shard",
         type=cli.count,
-        help="the one to write, from 0, where each process or machine writes another (all of them)",
+        help="number of the only shard to write, from 0, if several processes share the work (all)",
     )
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="remove shards of another run, step or number of shards from the folder",
+        help="remove shards of another run, checkpoint or number of shards from the folder",
     )
 
 
@@ -67,21 +67,22 @@ def run(args: argparse.Namespace) -> None:
     origin = vectors_origin(embedded, best)
     if origin["weights_checksum"] != before:
         raise UserError(
-            f"{embedded.path} found better weights while they were read. Run this step again, best "
-            "when training is over."
+            f"training saved better weights in {embedded.path} while they were being read. Run "
+            "'embed' again, preferably when training is over."
         )
-    _make_room(out, origin, args.shards, args.overwrite)
+    _remove_others(out, origin, args.shards, args.overwrite)
     numbers = range(args.shards) if args.shard is None else [args.shard]
     dim = int(model.embed_item_block(0, 1).shape[1])
     written = _write(model, out, numbers, args.shards, (data.num_items, dim), origin)
     present = {shard.shard for shard in read_shards(out)}
     missing = [str(number) for number in range(args.shards) if number not in present]
     print(
-        f"{out}: {data.num_items:,} vectors of {dim} dimensions, weights of step "
-        f"{best['step']:,}; {written} of {len(numbers)} shards written, the others were there"
+        f"{out}: {data.num_items:,} vectors with {dim} dimensions, checkpoint of step "
+        f"{best['step']:,}; {written} of {len(numbers)} shards written"
+        + (", the others existed" if written < len(numbers) else "")
     )
     if missing:
-        print(f"still to be written: shards {', '.join(missing)}")
+        print(f"still missing: shards {', '.join(missing)}")
     else:
         print(
             "\nNext:\n  "
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def vectors_origin(embedded: Run, best: dict[str, Any]) -> dict[str, Any]:
-    """What makes vectors those of a run's best weights."""
+    """Where vectors come from: the run, its data and the checkpoint."""
     return {
         "settings": embedded.settings.as_dict(),
         "seed": embedded.settings.seed,
@@ -106,7 +107,12 @@ def vectors_origin(embedded: Run, best: dict[str, Any]) -> dict[str, Any]:
 
 
 def open_vectors(folder: str, exported: Run, best: dict[str, Any]) -> VectorFiles:
-    """The vectors in a folder, read once for their checksums.
+    """Opens the vectors in a folder, and verifies their checksums.
+
+    Args:
+      folder: folder that ``embed`` has written.
+      exported: the run that they should come from.
+      best: record of its best checkpoint.
 
     Raises:
       UserError: they are incomplete, damaged, or not of the run's best weights.
@@ -118,13 +124,13 @@ def open_vectors(folder: str, exported: Run, best: dict[str, Any]) -> VectorFile
         if differences:
             raise UserError(
                 f"--vectors {folder} should hold vectors of the best weights of {exported.path}. "
-                f"Other are: {'; '.join(differences)}. {remedy} with --overwrite."
+                f"Differences: {'; '.join(differences)}. {remedy} with --overwrite."
             )
         files.verify()
     except UserError:
         raise
     except ValueError as error:
-        raise UserError(f"--vectors cannot be used. {error} {remedy} for that.") from error
+        raise UserError(f"--vectors cannot be used. {error} {remedy} first.") from error
     return files
 
 
@@ -136,12 +142,12 @@ def _write(
     shape: tuple[int, int],
     origin: dict[str, Any],
 ) -> int:
-    """Writes the shards that are not there, and returns how many those were."""
+    """Writes the missing shards, and returns their number."""
     done = 0.0
 
     def embed(first: int, last: int) -> np.ndarray:
-        # The last digits of a vector depend on its place in a block. With the blocks of
-        # `embed_catalogue`, shards or not, vectors are the same.
+        # The last digits of a vector depend on its position in a block. With the blocks of
+        # `embed_catalogue`, the vectors are the same with shards as without.
         start = first - first % BLOCK_SIZE
         block = model.embed_item_block(start, min(start + BLOCK_SIZE, shape[0]))
         vectors: np.ndarray = block.numpy()[first - start : last - start]
@@ -168,13 +174,13 @@ def _write(
                 block_size=BLOCK_SIZE,
                 on_progress=progress,
             )
-            results.append("written" if is_new else "was there")
+            results.append("written" if is_new else "exists already")
         written += is_new
     return written
 
 
-def _make_room(out: Path, origin: dict[str, Any], num_shards: int, overwrite: bool) -> None:
-    """Sees to it that all shards in the folder are of the vectors that are to be written."""
+def _remove_others(out: Path, origin: dict[str, Any], num_shards: int, overwrite: bool) -> None:
+    """Removes shards of other vectors from the folder, or raises an error that names one."""
     for shard in read_shards(out):
         differences = _differences(shard.origin, origin)
         if shard.num_shards != num_shards:

@@ -1,4 +1,4 @@
-"""Run as a program: loads a SavedModel as a process would that knows nothing of this project.
+"""A program that loads a SavedModel without importing anything of this project.
 
 Usage: ``python -I fresh_process.py MODEL REQUESTS OP_LIBRARY``. REQUESTS is a JSON file with a list
 of ``[signature, inputs]``; the answers are printed as a JSON list. OP_LIBRARY is loaded first,
@@ -10,7 +10,7 @@ import sys
 
 import tensorflow as tf
 
-UNKNOWN_HERE = ("tfrs_croloss", "tfrs_croloss_pipelines", "pipelines", "tensorflow_recommenders")
+NOT_IMPORTED = ("tfrs_croloss", "tfrs_croloss_pipelines", "pipelines", "tensorflow_recommenders")
 
 
 def _plain(value: tf.Tensor) -> object:
@@ -19,7 +19,7 @@ def _plain(value: tf.Tensor) -> object:
 
 
 def main(model: str, requests: str, op_library: str) -> None:
-    """Answers the requests."""
+    """Prints the answers to the requests."""
     if op_library:
         tf.load_op_library(op_library)
     signatures = tf.saved_model.load(model).signatures
@@ -32,8 +32,8 @@ def main(model: str, requests: str, op_library: str) -> None:
         outputs = signatures[name](**tensors)
         answers.append({key: _plain(value) for key, value in outputs.items()})
     loaded = {module.split(".")[0] for module in sys.modules}
-    if loaded & set(UNKNOWN_HERE):
-        raise AssertionError(f"modules {sorted(loaded & set(UNKNOWN_HERE))} were imported")
+    if loaded & set(NOT_IMPORTED):
+        raise AssertionError(f"modules {sorted(loaded & set(NOT_IMPORTED))} were imported")
     print(json.dumps(answers))
 
 

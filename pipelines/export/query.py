@@ -6,38 +6,39 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
 from .. import cli
 from ..common.files import read_json
 from ..common.program import command
 from ..errors import UserError
-from .loading import load_model
 from .versions import newest_version
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this step."""
-    parser.add_argument("--model", required=True, help="folder of the model")
+    parser.add_argument("--model", required=True, help="folder of the model, with its versions")
     parser.add_argument(
         "--history",
         required=True,
-        help="item ids, oldest first, with commas between; '' asks for a user of whom nothing is "
-        "known",
+        help="comma-separated item ids, oldest first; '' asks for a user without a history",
     )
     parser.add_argument(
-        "--top-n", type=cli.positive, default=10, help="items to show (%(default)s)"
+        "--top-n", type=cli.positive, default=10, help="number of items to return (%(default)s)"
     )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--exclude", help="item ids that should not come back")
+    which.add_argument("--exclude", help="comma-separated item ids that are not returned")
     which.add_argument(
-        "--exclude-history", action="store_true", help="the items of the history do not come back"
+        "--exclude-history", action="store_true", help="do not return items of the history"
     )
-    which.add_argument("--among", help="item ids to choose from")
+    which.add_argument("--among", help="comma-separated item ids to choose from (all items)")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prints what the model recommends."""
+    """Prints the items that the model recommends."""
+    # Imported here, since '--help' and a wrong folder need no TensorFlow.
+    import tensorflow as tf
+
+    from .loading import load_model
+
     path = newest_version(Path(args.model))
     limit = _limit(path)
     if args.top_n > limit:
@@ -61,19 +62,19 @@ def run(args: argparse.Namespace) -> None:
         inputs["allowed_ids"] = tf.constant([_ids(args.among) or [""]])
     answer = {name: value.numpy() for name, value in signatures[signature](**inputs).items()}
     known = signatures["item_embedding"](item_ids=tf.constant(history or [""]))["is_known"].numpy()
-    print(f"{path}, after {', '.join(history) or 'nothing'}")
+    print(f"{path}, for the history {', '.join(history) or '(empty)'}")
     unknown = [item for item, is_known in zip(history, known) if not is_known]
     if unknown:
-        print(f"not in the catalogue, and left out: {', '.join(unknown)}")
+        print(f"skipped, since they are not in the catalogue: {', '.join(unknown)}")
     if answer["is_default"][0]:
-        print("no item of the history is known: this is the answer for an empty history")
+        print("no item of the history is known: this is the answer to an empty history")
     _print_items(answer)
 
 
 def _print_items(answer: dict[str, Any]) -> None:
     count = int(answer["num_results"][0])
     if not count:
-        print("\nno item is left to recommend")
+        print("\nno items to recommend")
         return
     items = [item.decode() for item in answer["item_ids"][0][:count]]
     width = max(len("item"), *(len(item) for item in items))

@@ -1,4 +1,4 @@
-"""Asks a SavedModel in a fresh process what the model that it was made of answers."""
+"""Checks that a SavedModel in a fresh process answers as the model that was saved."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Request = tuple[str, dict[str, Any]]
 
 
 def example_requests(recommender: Recommender, item_ids: list[str]) -> list[Request]:
-    """One request or more for each signature, for models that take a history alone."""
+    """At least one request for each signature of a model whose only input is a history."""
     top_n = recommender.top_n
     some = item_ids[: min(3, len(item_ids))]
     histories = [[*some, ""], ["", "", "", ""][: len(some) + 1]]
@@ -45,16 +45,16 @@ def example_requests(recommender: Recommender, item_ids: list[str]) -> list[Requ
 def check_round_trip(
     recommender: Recommender, requests: list[Request], folder: Path, scratch: Path
 ) -> None:
-    """Compares the answers of the SavedModel in ``folder``, elsewhere, with those given here.
+    """Compares the answers of a SavedModel in a fresh process with those of the original model.
 
     Args:
-      recommender: what was saved.
-      requests: to ask.
-      folder: of the SavedModel.
-      scratch: a folder to write into.
+      recommender: the model that was saved.
+      requests: signatures and inputs to compare.
+      folder: folder of the SavedModel.
+      scratch: temporary folder.
 
     Raises:
-      UserError: the SavedModel cannot be loaded there, or answers differently.
+      UserError: the SavedModel cannot be loaded in a fresh process, or answers differently.
     """
     file = scratch / "requests.json"
     file.write_text(json.dumps(requests), encoding="utf-8")
@@ -66,10 +66,8 @@ def check_round_trip(
         check=False,
     )
     if finished.returncode:
-        raise UserError(
-            "the exported model cannot be used in a fresh process: "
-            f"{finished.stderr.strip().splitlines()[-1]}"
-        )
+        reason = (finished.stderr.strip().splitlines() or [f"exit code {finished.returncode}"])[-1]
+        raise UserError(f"the exported model cannot be used in a fresh process: {reason}")
     signatures = recommender.signatures()
     for (name, inputs), elsewhere in zip(requests, json.loads(finished.stdout.splitlines()[-1])):
         specs = signatures[name].structured_input_signature[1]
@@ -97,6 +95,6 @@ def _agree(here: np.ndarray, elsewhere: np.ndarray, key: str) -> bool:
         return False
     if np.issubdtype(here.dtype, np.floating):
         return bool(np.allclose(here, elsewhere, rtol=_TOLERANCE, atol=_TOLERANCE))
-    # Items of equal score may change places; their scores are compared too.
+    # Items with equal scores may change places; their scores are compared as well.
     same = np.sort(here.astype(str), axis=-1) == np.sort(elsewhere.astype(str), axis=-1)
     return bool(np.mean(same) > 0.95 if key == "item_ids" else np.all(same))

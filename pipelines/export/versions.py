@@ -1,4 +1,4 @@
-"""The folder of a model: one numbered folder for each version, as TensorFlow Serving expects."""
+"""The folder of a model: a numbered subfolder for each version, as TensorFlow Serving expects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import UserError
 
 
 def version_folders(folder: Path) -> dict[int, Path]:
-    """The folders in ``folder`` whose names are numbers."""
+    """The folder of each version by its number."""
     return {
         int(path.name): path
         for path in folder.iterdir()
@@ -20,7 +20,7 @@ def version_folders(folder: Path) -> dict[int, Path]:
 
 
 def model_versions(folder: Path) -> list[int]:
-    """The version numbers in the folder of a model, ascending; none where there is no folder."""
+    """The version numbers in the folder of a model, ascending; empty if there is no folder."""
     return sorted(version_folders(folder)) if folder.is_dir() else []
 
 
@@ -50,9 +50,9 @@ def newest_version(folder: Path) -> Path:
 
 
 def remove_old_versions(folder: Path, keep: int) -> list[int]:
-    """Removes all versions but the newest ``keep``, and returns their numbers.
+    """Removes all versions but the ``keep`` newest, and returns their numbers.
 
-    Each is renamed first to a name that servers skip, so that none of them sees half a model.
+    Each folder is first renamed to a name that servers ignore, so that none reads half a model.
     """
     old = model_versions(folder)[:-keep]
     for version in old:

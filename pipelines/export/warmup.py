@@ -1,4 +1,4 @@
-"""Requests that a server replays when it loads a model, so that no user waits for the first one."""
+"""Requests that a server runs when it loads a model, so that no user waits for a slow first one."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def write_warmup_requests(
     """Writes the requests where TensorFlow Serving looks for them.
 
     Args:
-      folder: of the SavedModel.
-      name: of the model.
-      recommender: whose signatures are asked.
+      folder: folder of the SavedModel.
+      name: name of the model.
+      recommender: the model, for the types of the inputs.
       requests: signatures and their inputs.
     """
     from tensorflow_serving.apis import predict_pb2, prediction_log_pb2

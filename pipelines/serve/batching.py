@@ -1,43 +1,26 @@
-"""Puts the rows of concurrent requests together, so that the model runs once for many.
+"""Joins the rows of concurrent requests, so that the model runs once for many of them.
 
-Requests go together only where the answer of each is what it would be alone: same signature,
-same sizes after the first dimension, and the same largest ``top_n``, since a model may make its
-answer as wide as that. Nothing is padded.
+Requests share a batch only if that does not change their answers: they have the same signature,
+the same sizes after the first dimension, and the same largest ``top_n``, since that may be the
+width of the answer. Nothing is padded.
 """
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Hashable, Mapping
 from concurrent.futures import Executor
 
 import numpy as np
 
-from .counters import Metrics
+from .counters import Counters
 from .errors import Code, RequestError
 from .limits import largest_top_n
 from .saved_model import SavedModel
+from .settings import BatchSettings
 from .signatures import Signature
 
 Tensors = Mapping[str, np.ndarray]
-
-
-@dataclasses.dataclass(frozen=True)
-class BatchSettings:
-    """How requests are put together.
-
-    Attributes:
-      max_rows: Rows in a batch. A request with more runs alone.
-      wait_seconds: How long the first request of a batch waits for others.
-      max_queue: Requests that may wait.
-      threads: Batches that run at the same time.
-    """
-
-    max_rows: int = 64
-    wait_seconds: float = 0.001
-    max_queue: int = 1024
-    threads: int = 2
 
 
 class _Request:
@@ -47,7 +30,7 @@ class _Request:
 
 
 class _Batch:
-    """Requests that will run together. It takes more until it is full or starts."""
+    """Requests that will run together. It grows until it is full or starts."""
 
     def __init__(self, key: Hashable, signature: Signature):
         self.key = key
@@ -58,34 +41,34 @@ class _Batch:
 
 
 class Batcher:
-    """Runs requests on one version of a model. To be used from one event loop.
+    """Runs requests on one version of a model, from one event loop.
 
     Args:
-      model: What runs.
-      executor: Threads that run it.
-      settings: How requests are put together.
-      metrics: Where batches are counted.
+      model: the loaded version.
+      executor: threads that run it.
+      settings: how requests are batched.
+      counters: where batches are counted.
     """
 
     def __init__(
-        self, model: SavedModel, executor: Executor, settings: BatchSettings, metrics: Metrics
+        self, model: SavedModel, executor: Executor, settings: BatchSettings, counters: Counters
     ):
         self._model = model
         self._executor = executor
         self._settings = settings
-        self._metrics = metrics
+        self._counters = counters
         self._open: dict[Hashable, _Batch] = {}
-        # In the order of arrival; the running ones are not among them.
+        # In the order of arrival, without those that run.
         self._waiting: dict[_Batch, None] = {}
         self._num_waiting = 0
         self._num_running = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, signature: Signature, inputs: Tensors) -> Tensors:
-        """The outputs of a signature for inputs that it has checked.
+        """The outputs of a signature for inputs that were checked.
 
         Raises:
-          RequestError: The model refuses the inputs, or too many requests are waiting.
+          RequestError: the model rejects the inputs, or too many requests are waiting.
         """
         if self._num_waiting >= self._settings.max_queue:
             raise RequestError(
@@ -95,16 +78,16 @@ class Batcher:
         request = _Request(inputs, loop.create_future())
         key, rows = _key(signature, inputs)
         batch = self._open.get(key)
-        if batch is None or batch.rows + rows > self._settings.max_rows:
+        if batch is None or batch.rows + rows > self._settings.max_batch:
             if batch is not None:
                 self._fall_due(batch)
             batch = self._open[key] = _Batch(key, signature)
             self._waiting[batch] = None
-            loop.call_later(self._settings.wait_seconds, self._fall_due, batch)
+            loop.call_later(self._settings.batch_wait_ms / 1000, self._fall_due, batch)
         batch.requests.append(request)
         batch.rows += rows
         self._count_waiting(1)
-        if batch.rows >= self._settings.max_rows:
+        if batch.rows >= self._settings.max_batch:
             self._fall_due(batch)
         return await request.answer
 
@@ -128,15 +111,15 @@ class Batcher:
 
     def _count_waiting(self, change: int) -> None:
         self._num_waiting += change
-        self._metrics.queue.inc(change)
+        self._counters.queue.inc(change)
 
     async def _run_batch(self, batch: _Batch) -> None:
-        # A client that has gone away needs no answer.
+        # A client that has disconnected needs no answer.
         requests = [request for request in batch.requests if not request.answer.done()]
         try:
             if requests:
-                self._metrics.batch_requests.observe(len(requests))
-                self._metrics.batch_rows.observe(batch.rows)
+                self._counters.batch_requests.observe(len(requests))
+                self._counters.batch_rows.observe(batch.rows)
                 answers = await asyncio.get_running_loop().run_in_executor(
                     self._executor,
                     run_together,
@@ -163,15 +146,15 @@ class Batcher:
 def run_together(
     model: SavedModel, signature: Signature, requests: list[Tensors]
 ) -> list[Tensors | RequestError]:
-    """The answer to each request, from one run of the model where that is possible.
+    """The answers to several requests, from one run of the model if possible.
 
     Args:
-      model: What runs.
-      signature: One for all.
-      requests: The inputs of each, equal in all sizes but the first.
+      model: the loaded version.
+      signature: the signature that all requests ask for.
+      requests: the inputs of each request, equal in all sizes but the first.
 
     Returns:
-      The outputs of each, or its error. One request's error is not that of another.
+      The outputs of each request, or its own error: a bad request does not fail the others.
     """
     if len(requests) == 1:
         return [_run_alone(model, signature, requests[0])]
@@ -196,7 +179,7 @@ def _run_alone(model: SavedModel, signature: Signature, inputs: Tensors) -> Tens
 
 
 def _key(signature: Signature, inputs: Tensors) -> tuple[Hashable, int]:
-    """What requests that may go together have in common, and the rows of this one."""
+    """What the requests of a batch have in common, and the number of rows of this one."""
     sizes = {value.shape[0] if value.ndim else 0 for value in inputs.values()}
     rows = max(sizes, default=0)
     if not signature.batchable or len(sizes) != 1 or not rows:

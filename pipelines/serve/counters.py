@@ -17,10 +17,10 @@ _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
-class Metrics:
-    """The metrics of one server, in a registry of their own.
+class Counters:
+    """The counters, gauges and histograms of one server, in a registry of their own.
 
-    Labels take few values: what a client sends, such as a path, is never one of them.
+    A label has few values: nothing that a client sends, such as a path, becomes one.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Metrics:
         )
         self.seconds = Histogram(
             "serve_request_seconds",
-            "Seconds from the head of a request to its answer.",
+            "Seconds from the header of a request to its answer.",
             ["protocol", "kind"],
             buckets=_SECONDS,
             registry=self.registry,
@@ -44,26 +44,27 @@ class Metrics:
             ["protocol"],
             registry=self.registry,
         )
-        self.queue = Gauge(
-            "serve_queue", "Requests waiting for a turn of the model.", registry=self.registry
-        )
+        self.queue = Gauge("serve_queue", "Requests waiting for the model.", registry=self.registry)
         self.batch_requests = Histogram(
             "serve_batch_requests",
-            "Requests run together.",
+            "Requests in a batch.",
             buckets=_SIZES,
             registry=self.registry,
         )
         self.batch_rows = Histogram(
-            "serve_batch_rows", "Rows run together.", buckets=_SIZES, registry=self.registry
+            "serve_batch_rows", "Rows in a batch.", buckets=_SIZES, registry=self.registry
         )
         self.version = Gauge(
             "serve_model_version",
-            "Newest version that answers.",
+            "Newest version that is served.",
             ["model"],
             registry=self.registry,
         )
         self.loads = Counter(
-            "serve_version_loads", "Versions loaded, or not.", ["result"], registry=self.registry
+            "serve_version_loads",
+            "Versions that were loaded or failed to load.",
+            ["result"],
+            registry=self.registry,
         )
 
     def observe(self, protocol: str, kind: str, status: str, seconds: float) -> None:
@@ -72,5 +73,5 @@ class Metrics:
         self.seconds.labels(protocol, kind).observe(seconds)
 
     def text(self) -> bytes:
-        """Everything, as Prometheus reads it."""
+        """All values, in the text format of Prometheus."""
         return generate_latest(self.registry)

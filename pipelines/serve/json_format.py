@@ -1,8 +1,8 @@
 """The JSON of TensorFlow Serving's REST API: rows (``instances``) and columns (``inputs``).
 
-Strings stand for themselves or, as ``{"b64": "…"}``, for bytes. Outputs whose names end in
-``_bytes``, and bytes that are not UTF-8, are answered in that form. A float that is not finite is
-answered as ``null``, since JSON has no other word for it.
+A string is itself or, as ``{"b64": "…"}``, bytes. Outputs whose names end in ``_bytes``, and bytes
+that are not UTF-8, are returned in that form. A float that is not finite is returned as ``null``,
+since JSON has no such numbers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .errors import Code, RequestError, invalid
+from .limits import Limits
 from .signatures import Signature, TensorSpec
 
 _KNOWN_KEYS = {"signature_name", "instances", "inputs"}
@@ -25,12 +26,12 @@ _KNOWN_KEYS = {"signature_name", "instances", "inputs"}
 
 @dataclasses.dataclass(frozen=True)
 class PredictBody:
-    """What the body of a ``:predict`` request says.
+    """The body of a ``:predict`` request.
 
     Attributes:
-      signature_name: Which signature; empty for the default.
-      rows: Whether it is in the row format.
-      values: The value of ``instances`` or ``inputs``.
+      signature_name: name of the signature; empty for the default.
+      rows: whether it is in the row format.
+      values: value of ``instances`` or ``inputs``.
     """
 
     signature_name: str
@@ -42,7 +43,7 @@ def parse(body: bytes) -> PredictBody:
     """Reads the body of a request.
 
     Raises:
-      RequestError: It is not JSON, or not a request.
+      RequestError: it is not JSON, or not a request.
 
     >>> parse(b'{"instances": [1, 2]}')
     PredictBody(signature_name='', rows=True, values=[1, 2])
@@ -71,26 +72,30 @@ def parse(body: bytes) -> PredictBody:
     return PredictBody(name, rows, value["instances" if rows else "inputs"])
 
 
-def to_inputs(signature: Signature, body: PredictBody) -> dict[str, np.ndarray]:
-    """The tensors of a request.
+def to_inputs(signature: Signature, body: PredictBody, limits: Limits) -> dict[str, np.ndarray]:
+    """The tensors of a request, checked against the signature and the limits.
 
     Raises:
-      RequestError: The values do not fit the signature.
+      RequestError: they do not fit the signature, or exceed a limit.
     """
     columns = _from_rows(signature, body.values) if body.rows else _named(signature, body.values)
-    signature.check_names(set(columns))
-    return {name: to_array(signature.inputs[name], value) for name, value in columns.items()}
+    if columns.keys() != signature.inputs.keys():
+        signature.check_names(set(columns))
+    inputs = {name: to_array(signature.inputs[name], value) for name, value in columns.items()}
+    signature.check(inputs)
+    limits.check(inputs)
+    return inputs
 
 
 def to_answer(outputs: Mapping[str, np.ndarray], rows: bool) -> bytes:
     """The body of an answer.
 
     Args:
-      outputs: Tensors by name.
-      rows: Whether to answer in the row format.
+      outputs: tensors by name.
+      rows: whether to answer in the row format.
 
     Raises:
-      RequestError: The row format cannot hold these outputs.
+      RequestError: the row format cannot hold these outputs.
 
     >>> to_answer({"score": np.array([0.1, np.nan], np.float32)}, rows=True)
     b'{"predictions": [0.1, null]}'
@@ -102,7 +107,7 @@ def to_answer(outputs: Mapping[str, np.ndarray], rows: bool) -> bytes:
         sizes = {value.shape[0] if value.ndim else None for value in outputs.values()}
         if len(sizes) != 1 or None in sizes:
             raise invalid(
-                "the outputs of this signature are not one per row. Use 'inputs' instead of "
+                "this signature does not return one output per row. Use 'inputs' instead of "
                 "'instances'."
             )
         each = [dict(zip(columns, values)) for values in zip(*columns.values())]
@@ -113,10 +118,10 @@ def to_answer(outputs: Mapping[str, np.ndarray], rows: bool) -> bytes:
 
 
 def to_array(spec: TensorSpec, value: Any) -> np.ndarray:
-    """The tensor that nested lists of JSON values stand for.
+    """The tensor of nested lists of JSON values.
 
     Raises:
-      RequestError: They are of another type, or lists at one level differ in length.
+      RequestError: the values have another type, or lists at one level differ in length.
     """
     shape: list[int] = []
     level = [value]
@@ -124,8 +129,8 @@ def to_array(spec: TensorSpec, value: Any) -> np.ndarray:
         lengths = {len(part) if isinstance(part, list) else -1 for part in level}
         if len(lengths) != 1:
             raise invalid(
-                f"input '{spec.name}' should have lists of one length at each level. Received: "
-                f"different ones at level {len(shape) + 1}. Pad the shorter ones."
+                f"input '{spec.name}' should have lists of equal length at each level. Received: "
+                f"different lengths at level {len(shape) + 1}. Pad the shorter lists."
             )
         shape.append(lengths.pop())
         level = list(itertools.chain.from_iterable(level))
@@ -146,9 +151,11 @@ def to_values(name: str, value: np.ndarray) -> Any:
     if value.dtype.kind in "biu":
         return value.tolist()
     if value.dtype.kind == "c":
-        raise RequestError(Code.UNIMPLEMENTED, f"output '{name}' is complex: no form in JSON.")
+        raise RequestError(
+            Code.UNIMPLEMENTED, f"output '{name}' is complex, which JSON cannot hold."
+        )
     if value.dtype != np.float64:
-        # Through text, so that a float32 is answered in its own few digits.
+        # By way of text, so that a float32 has no more digits than it needs.
         value = value.astype(np.float32).astype(str).astype(np.float64)
     finite = np.isfinite(value)
     if not finite.all():
@@ -160,7 +167,7 @@ def to_values(name: str, value: np.ndarray) -> Any:
 def _from_rows(signature: Signature, instances: Any) -> dict[str, Any]:
     if not isinstance(instances, list) or not instances:
         raise invalid(
-            f"instances should be a list with something in it. Received: {_kind(instances)}."
+            f"instances should be a list that is not empty. Received: {_kind(instances)}."
         )
     named = [isinstance(instance, dict) and not _is_bytes(instance) for instance in instances]
     if not any(named):
@@ -171,6 +178,8 @@ def _from_rows(signature: Signature, instances: Any) -> dict[str, Any]:
             f"{_kind(instances[named.index(False)])} at {named.index(False)}."
         )
     for place, instance in enumerate(instances):
+        if instance.keys() == signature.inputs.keys():
+            continue
         try:
             signature.check_names(set(instance))
         except RequestError as error:
@@ -202,7 +211,7 @@ def _to_flat_array(spec: TensorSpec, values: list[Any]) -> np.ndarray:
     elif spec.dtype.is_floating:
         allowed = {int, float}
     else:
-        raise ValueError("a type that JSON has no form for; use gRPC")
+        raise ValueError("JSON cannot hold this type; use gRPC")
     if set(map(type, values)) - allowed:
         wrong = next(value for value in values if type(value) not in allowed)
         raise ValueError(f"received {_kind(wrong)}")
@@ -240,7 +249,7 @@ def _to_text(value: bytes) -> str | dict[str, str]:
 
 
 def _kind(value: Any) -> str:
-    """What a JSON value is, for messages: short, whatever it is."""
+    """A short description of a JSON value, for messages."""
     if isinstance(value, list):
         return "an empty list" if not value else "a list"
     if isinstance(value, dict):

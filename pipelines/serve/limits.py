@@ -1,4 +1,4 @@
-"""What one client may ask for."""
+"""Bounds on requests, so that one client cannot use up the server."""
 
 from __future__ import annotations
 
@@ -8,35 +8,33 @@ from collections.abc import Mapping
 import numpy as np
 
 from .errors import invalid
+from .options import option
 
 TOP_N = "top_n"
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Bounds on requests.
+    """Bounds on requests; the help texts say what each field is."""
 
-    Attributes:
-      max_body_bytes: Bytes in the body of a request, unpacked.
-      max_rows: Size of the first dimension of any input.
-      max_top_n: Largest value in an input named ``top_n``; None leaves it to the model.
-      max_in_flight: Requests that are being read, run or answered, in each protocol.
-      max_connections: Open HTTP connections.
-      max_queue: Requests that wait for a turn of the model.
-    """
+    max_body_mb: int = option(8, "maximum size of a request in MiB, uncompressed")
+    max_rows: int = option(1024, "maximum number of rows in a request")
+    max_top_n: int | None = option(
+        None, "largest value of an input named top_n (the model's own limit)"
+    )
+    max_in_flight: int = option(1024, "maximum number of concurrent requests per protocol")
+    max_connections: int = option(2048, "maximum number of open HTTP connections")
 
-    max_body_bytes: int = 8 << 20
-    max_rows: int = 1024
-    max_top_n: int | None = None
-    max_in_flight: int = 1024
-    max_connections: int = 2048
-    max_queue: int = 1024
+    @property
+    def max_body_bytes(self) -> int:
+        """Maximum size of a request in bytes, uncompressed."""
+        return self.max_body_mb << 20
 
     def check_size(self, name: str, shape: tuple[int, ...]) -> None:
-        """Checks a shape before memory is taken for it.
+        """Checks a shape before memory is allocated for it.
 
         Raises:
-          RequestError: There are more rows or values than a request may have.
+          RequestError: the input has more rows or values than a request may have.
         """
         if shape and shape[0] > self.max_rows:
             raise invalid(
@@ -46,7 +44,7 @@ class Limits:
         size = 1
         for dim in shape:
             size *= dim
-        # A value takes a byte at least, so a request within the bound on bytes has no more.
+        # A value takes at least one byte, so a request that keeps to the bytes has no more values.
         if size > self.max_body_bytes:
             raise invalid(
                 f"input '{name}' should have at most {self.max_body_bytes} values. Received: "
@@ -57,7 +55,7 @@ class Limits:
         """Checks the inputs of a request.
 
         Raises:
-          RequestError: There are too many rows, or ``top_n`` is too large.
+          RequestError: there are too many rows, or ``top_n`` is too large.
         """
         for name, value in inputs.items():
             self.check_size(name, value.shape)
@@ -67,7 +65,7 @@ class Limits:
 
 
 def largest_top_n(inputs: Mapping[str, np.ndarray]) -> int | None:
-    """The largest N asked for, or None where the inputs have none.
+    """The largest N that is asked for, or None if the inputs have none.
 
     >>> largest_top_n({"top_n": np.array([3, 8], np.int32)})
     8

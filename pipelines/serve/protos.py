@@ -1,7 +1,8 @@
-"""Between tensors and the messages of ``tensorflow-serving-api``."""
+"""Converts between tensors and the messages of ``tensorflow-serving-api``."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from tensorflow_serving.apis import get_model_metadata_pb2
 from .errors import invalid
 from .limits import Limits
 from .saved_model import SavedModel
+from .signatures import Signature
 
 # The typed field of a TensorProto, as TensorFlow Serving fills it: clients without TensorFlow
 # read it without unpacking bytes.
@@ -38,21 +40,19 @@ def signature_map(model: SavedModel) -> Any:
     return message
 
 
-def to_array(name: str, proto: Any, limits: Limits) -> np.ndarray:
-    """The values of a ``TensorProto``.
+def to_inputs(
+    signature: Signature, messages: Mapping[str, Any], limits: Limits
+) -> dict[str, np.ndarray]:
+    """The tensors of a request, checked against the signature and the limits.
 
     Raises:
-      RequestError: It has more values than a request may, or is not a tensor.
+      RequestError: they do not fit the signature, or exceed a limit.
     """
-    shape = tuple(dim.size for dim in proto.tensor_shape.dim)
-    if proto.tensor_shape.unknown_rank or any(size < 0 for size in shape):
-        raise invalid(f"input '{name}' should have a known shape. Received: {list(shape)}.")
-    # One value can stand for a whole tensor, so a short message may ask for much memory.
-    limits.check_size(name, shape)
-    try:
-        return tf.make_ndarray(proto)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise invalid(f"input '{name}' is not a tensor: {error}.") from error
+    signature.check_names(set(messages))
+    inputs = {name: _to_array(name, message, limits) for name, message in messages.items()}
+    signature.check(inputs)
+    limits.check(inputs)
+    return inputs
 
 
 def to_proto(value: np.ndarray) -> Any:
@@ -64,3 +64,15 @@ def to_proto(value: np.ndarray) -> Any:
     proto.tensor_shape.CopyFrom(tf.TensorShape(value.shape).as_proto())
     getattr(proto, field).extend(value.ravel().tolist())
     return proto
+
+
+def _to_array(name: str, proto: Any, limits: Limits) -> np.ndarray:
+    shape = tuple(dim.size for dim in proto.tensor_shape.dim)
+    if proto.tensor_shape.unknown_rank or any(size < 0 for size in shape):
+        raise invalid(f"input '{name}' should have a known shape. Received: {list(shape)}.")
+    # One value can stand for a whole tensor, so a short message may ask for much memory.
+    limits.check_size(name, shape)
+    try:
+        return tf.make_ndarray(proto)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise invalid(f"input '{name}' is not a tensor: {error}.") from error

@@ -1,8 +1,9 @@
-"""The REST API of TensorFlow Serving, with health and metrics beside it."""
+"""The REST API of TensorFlow Serving, and paths for health and metrics."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 import re
@@ -14,7 +15,7 @@ from aiohttp import web
 from google.protobuf.json_format import MessageToDict
 
 from . import json_format
-from .counters import CONTENT_TYPE, Metrics
+from .counters import CONTENT_TYPE, Counters
 from .errors import Code, RequestError
 from .limits import Limits
 from .protos import signature_map
@@ -23,9 +24,15 @@ from .versions import Model, Version
 log = logging.getLogger(__name__)
 
 BODY_SECONDS = 60.0
-# Bodies and answers above these sizes are converted in a thread, so that others need not wait.
+# Bodies and answers above these sizes are converted in a thread, so that other requests go on.
 LARGE_BODY = 1 << 16
 LARGE_ANSWER = 1 << 14
+# How long open connections have to be closed by their clients before the server closes them.
+FAREWELL_SECONDS = 0.5
+_TOO_MANY_CONNECTIONS = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+    b'Connection: close\r\nContent-Length: 34\r\n\r\n{"error": "too many connections."}'
+)
 
 _PATH = re.compile(
     r"/v1/models/(?P<name>[^/:]+)"
@@ -38,50 +45,89 @@ _METRICS_PATHS = ("/metrics", "/monitoring/prometheus/metrics")
 _Result = TypeVar("_Result")
 
 
+@dataclasses.dataclass(eq=False)
 class RestApi:
     """Answers HTTP requests.
 
-    Args:
-      model: What is served.
-      limits: What one client may ask for.
-      metrics: Where requests are counted.
+    Attributes:
+      model: the model that is served.
+      limits: bounds on requests.
+      counters: where requests are counted.
+      stopping: whether the server is about to stop, so that connections are closed.
     """
 
-    def __init__(self, model: Model, limits: Limits, metrics: Metrics):
-        self._model = model
-        self._limits = limits
-        self._metrics = metrics
-        self._in_flight = 0
-        self.stopping = False
+    model: Model
+    limits: Limits
+    counters: Counters
+    stopping: bool = False
+    _in_flight: int = 0
 
-    def application(self) -> web.Application:
-        """What a runner of aiohttp takes."""
+    async def listen(
+        self, host: str, port: int, drain_seconds: float
+    ) -> tuple[int, Callable[[], Awaitable[None]]]:
+        """Opens a port.
+
+        Args:
+          host: address to listen on.
+          port: number of the port; 0 for any free one.
+          drain_seconds: how long requests have to finish when the port is closed.
+
+        Returns:
+          The number of the port, and the function that closes it.
+
+        Raises:
+          OSError: the port cannot be opened.
+        """
         app = web.Application(
-            middlewares=[self._observe], client_max_size=self._limits.max_body_bytes
+            middlewares=[self._count_and_catch], client_max_size=self.limits.max_body_bytes
         )
         app.router.add_route("*", "/{path:.*}", self._dispatch)
-        return app
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=drain_seconds)
+        await runner.setup()
+        server = runner.server
+        assert server is not None
+
+        def connection() -> asyncio.BaseProtocol:
+            if len(server.connections) >= self.limits.max_connections:
+                return _Refusal()
+            return server()
+
+        try:
+            listener = await asyncio.get_running_loop().create_server(
+                connection, host, port, backlog=1024
+            )
+        except OSError:
+            await runner.cleanup()
+            raise
+
+        async def close() -> None:
+            listener.close()
+            if server.connections:
+                await asyncio.sleep(FAREWELL_SECONDS)
+            await runner.cleanup()
+
+        return listener.sockets[0].getsockname()[1], close
 
     @web.middleware
-    async def _observe(
+    async def _count_and_catch(
         self,
         request: web.Request,
         handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
     ) -> web.StreamResponse:
         """Counts a request, and turns every error into an answer."""
         started = time.perf_counter()
-        gauge = self._metrics.in_flight.labels("rest")
+        gauge = self.counters.in_flight.labels("rest")
         self._in_flight += 1
         gauge.inc()
         try:
-            if self._in_flight > self._limits.max_in_flight and _kind(request) == "predict":
+            if self._in_flight > self.limits.max_in_flight and _kind(request) == "predict":
                 raise RequestError(Code.UNAVAILABLE, "too many requests. Try again later.")
             response = await handler(request)
         except RequestError as error:
             response = _error(error.http_status, error.message)
         except web.HTTPRequestEntityTooLarge:
             response = _error(
-                413, f"the body should have at most {self._limits.max_body_bytes} bytes."
+                413, f"the body should have at most {self.limits.max_body_bytes} bytes."
             )
         except web.HTTPException as error:
             response = _error(error.status, error.reason)
@@ -89,13 +135,13 @@ class RestApi:
             raise
         except Exception:
             log.exception("%s %s", request.method, request.path)
-            response = _error(500, "internal error; the server's log has more.")
+            response = _error(500, "internal error. See the log of the server.")
         finally:
             self._in_flight -= 1
             gauge.dec()
         if self.stopping:
             response.force_close()
-        self._metrics.observe(
+        self.counters.observe(
             "rest", _kind(request), str(response.status), time.perf_counter() - started
         )
         return response
@@ -106,7 +152,7 @@ class RestApi:
         if kind == "other":
             if found and found["verb"] in _OTHER_VERBS:
                 raise RequestError(
-                    Code.UNIMPLEMENTED, f"{found['verb']} is not offered. Use :predict."
+                    Code.UNIMPLEMENTED, f"{found['verb']} is not supported. Use :predict."
                 )
             raise RequestError(
                 Code.NOT_FOUND, f"Malformed request: {request.method} {request.path[:200]}"
@@ -115,17 +161,17 @@ class RestApi:
         if request.method != method and not (method == "GET" and request.method == "HEAD"):
             raise RequestError(
                 Code.INVALID_ARGUMENT,
-                f"{request.path[:200]} takes {method}. Received: {request.method}.",
+                f"{request.path[:200]} should be sent with {method}. Received: {request.method}.",
                 http_status=405,
             )
         if kind == "health":
             return self._health()
         if kind == "metrics":
-            return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+            return web.Response(body=self.counters.text(), headers={"Content-Type": CONTENT_TYPE})
         assert found is not None
         if found["label"] is not None:
             raise RequestError(
-                Code.NOT_FOUND, "versions have no labels here. Use /versions/NUMBER."
+                Code.NOT_FOUND, "version labels are not supported. Use /versions/NUMBER."
             )
         name, number = found["name"], int(found["version"]) if found["version"] else None
         if kind == "predict":
@@ -135,19 +181,19 @@ class RestApi:
         return _json(
             {
                 "model_version_status": [
-                    _status(version) for version in self._model.statuses(name, number)
+                    _status(version) for version in self.model.statuses(name, number)
                 ]
             }
         )
 
     def _health(self) -> web.Response:
-        available = self._model.available()
+        available = self.model.available()
         if self.stopping or not available:
             return _json({"status": "stopping" if self.stopping else "loading"}, status=503)
         return _json({"status": "ok", "version": str(available[0].number)})
 
     def _metadata(self, name: str, number: int | None) -> web.Response:
-        with self._model.use(name, number) as version:
+        with self.model.use(name, number) as version:
             signatures = MessageToDict(
                 signature_map(version.model),
                 preserving_proto_field_name=True,
@@ -165,18 +211,15 @@ class RestApi:
             )
 
     async def _predict(self, request: web.Request, name: str, number: int | None) -> web.Response:
-        with self._model.use(name, number):
-            pass  # An unknown model is refused before its body is read.
+        self.model.find(name, number)  # An unknown model is refused before its body is read.
         body = await self._body(request)
         parsed = await _off_loop_if(len(body) > LARGE_BODY, json_format.parse, body)
-        # The version is chosen now: while the body came in, a newer one may have taken over.
-        with self._model.use(name, number) as version:
+        # The version is chosen now, since a newer one may have replaced it in the meantime.
+        with self.model.use(name, number) as version:
             signature = version.model.signature(parsed.signature_name)
             inputs = await _off_loop_if(
-                len(body) > LARGE_BODY, json_format.to_inputs, signature, parsed
+                len(body) > LARGE_BODY, json_format.to_inputs, signature, parsed, self.limits
             )
-            signature.check(inputs)
-            self._limits.check(inputs)
             outputs = await version.batcher.run(signature, inputs)
             size = sum(value.size for value in outputs.values())
             answer = await _off_loop_if(
@@ -185,20 +228,29 @@ class RestApi:
             return web.Response(body=answer, content_type="application/json")
 
     async def _body(self, request: web.Request) -> bytes:
-        if (request.content_length or 0) > self._limits.max_body_bytes:
+        if (request.content_length or 0) > self.limits.max_body_bytes:
             raise web.HTTPRequestEntityTooLarge(
-                max_size=self._limits.max_body_bytes, actual_size=request.content_length or 0
+                max_size=self.limits.max_body_bytes, actual_size=request.content_length or 0
             )
         try:
             return await asyncio.wait_for(request.read(), BODY_SECONDS)
         except asyncio.TimeoutError as error:
             raise RequestError(
-                Code.DEADLINE_EXCEEDED, f"the body took more than {BODY_SECONDS:.0f} s.", 408
+                Code.DEADLINE_EXCEEDED, f"the body took longer than {BODY_SECONDS:.0f} s.", 408
             ) from error
         except web.RequestPayloadError as error:
             raise RequestError(
-                Code.INVALID_ARGUMENT, "the body is not in the encoding that its head names."
+                Code.INVALID_ARGUMENT, "the body is not in the encoding that its header names."
             ) from error
+
+
+class _Refusal(asyncio.Protocol):
+    """Answers a connection above the limit."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.write(_TOO_MANY_CONNECTIONS)
+        transport.close()
 
 
 async def _off_loop_if(
@@ -210,7 +262,7 @@ async def _off_loop_if(
 
 
 def _kind(request: web.Request) -> str:
-    """What a request is about, in one of six words."""
+    """The kind of a request: metrics, health, predict, metadata, status or other."""
     if request.path in _METRICS_PATHS:
         return "metrics"
     if request.path == "/healthz":

@@ -1,63 +1,52 @@
-"""One version of a model, loaded by the rules of TensorFlow Serving's own loader.
+"""One version of a model, loaded as TensorFlow Serving loads it.
 
-Each version has a session, and so tables, variables and resources, of its own: two versions whose
-resources carry one name do not meet, and closing the session gives the memory back.
+Each version has a session of its own, with its own tables, variables and resources. So two versions
+may use the same names, and closing the session frees the memory.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
+from google.protobuf.message import DecodeError
 from tensorflow_serving.apis import prediction_log_pb2
 
 from ..errors import UserError
-from ..export.loading import SCANN_OPS, import_scann_ops
+from ..export.loading import import_scann_ops, uses_scann
 from ..export.warmup import WARMUP_FILE
-from .errors import Code, RequestError, first_line, from_model
+from .errors import Code, LoadError, RequestError
 from .signatures import DEFAULT, INTERNAL, Signature
 
 MAX_WARMUP_RECORDS = 1000
 
 
-class LoadError(Exception):
-    """A version that cannot be served.
-
-    Args:
-      code: What kind of error.
-      message: What is wrong with it.
-    """
-
-    def __init__(self, code: Code, message: str):
-        super().__init__(message)
-        self.code = code
-        self.message = message
+# Codes for which the input is to blame. Any other is a fault of the model or of the machine.
+_BLAMES_INPUT = {Code.INVALID_ARGUMENT, Code.OUT_OF_RANGE}
 
 
 class SavedModel:
     """A SavedModel that is ready to run.
 
     Args:
-      path: Folder of the version.
+      path: folder of the version.
 
     Raises:
-      LoadError: It cannot be loaded, or does not answer its own warm-up requests.
+      LoadError: it cannot be loaded, or fails on its own warm-up requests.
     """
 
     def __init__(self, path: Path):
         self.path = path
-        if SCANN_OPS in _operations(path):
-            _load_scann_ops(path)
+        _load_operations(path)
         graph = tf.Graph()
         self._session = tf.compat.v1.Session(graph=graph)
         try:
             with graph.as_default():
                 proto = tf.compat.v1.saved_model.load(self._session, ["serve"], str(path))
-            # Internal signatures stay in the metadata, as with TensorFlow Serving.
+            # The metadata has internal signatures too, as in TensorFlow Serving.
             self.signature_defs = dict(proto.signature_def)
             self.signatures = {
                 name: Signature.from_proto(name, self.signature_defs[name])
@@ -82,10 +71,10 @@ class SavedModel:
             raise LoadError(code, f"{path} cannot be loaded: {first_line(error)}") from error
 
     def signature(self, name: str) -> Signature:
-        """A signature by name; the empty name is the default one.
+        """The signature of a name; the empty name stands for the default signature.
 
         Raises:
-          RequestError: There is no such signature.
+          RequestError: there is no such signature.
         """
         found = self.signatures.get(name or DEFAULT)
         if found is None:
@@ -97,10 +86,10 @@ class SavedModel:
         return found
 
     def run(self, signature: Signature, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Runs a signature on inputs that it has checked. Threads may do so at the same time.
+        """Runs a signature on inputs that were checked. Several threads may do so at a time.
 
         Raises:
-          RequestError: The model refuses the inputs, or fails.
+          RequestError: the model rejects the inputs, or fails.
         """
         feeds = {
             self._tensors[signature.inputs[name].tensor]: value for name, value in inputs.items()
@@ -109,14 +98,17 @@ class SavedModel:
         try:
             outputs = self._session.run(fetches, feeds)
         except (tf.errors.OpError, ValueError, TypeError, RuntimeError) as error:
-            raise from_model(error) from error
+            code = Code.INTERNAL
+            if isinstance(error, tf.errors.OpError) and error.error_code in _BLAMES_INPUT:
+                code = Code(error.error_code)
+            raise RequestError(code, first_line(error)) from error
         return {
             name: np.asarray(value, signature.outputs[name].dtype.as_numpy_dtype)
             for name, value in outputs.items()
         }
 
     def close(self) -> None:
-        """Gives the memory back. Nothing may be running."""
+        """Frees the memory, when no request is running."""
         self._session.close()
 
     def warmup_requests(self) -> Iterator[tuple[Signature, dict[str, np.ndarray]]]:
@@ -142,31 +134,52 @@ class SavedModel:
                 count += 1
         except RequestError as error:
             raise LoadError(
-                error.code, f"{self.path} does not answer its warm-up request: {error.message}"
+                error.code, f"{self.path} fails on its warm-up request: {error.message}"
             ) from error
         return count
 
 
-def _operations(path: Path) -> set[str]:
-    """Types of operations in a SavedModel; those of ScaNN as their common prefix."""
-    file = path / "saved_model.pb"
-    if not file.is_file():
-        raise LoadError(Code.NOT_FOUND, f"{path} has no saved_model.pb.")
-    try:
-        proto: Any = saved_model_pb2.SavedModel.FromString(file.read_bytes())
-    except Exception as error:  # protobuf's own DecodeError has moved between versions
-        raise LoadError(Code.INVALID_ARGUMENT, f"{file} is not a SavedModel: {error}") from error
-    names: set[str] = set()
-    for meta_graph in proto.meta_graphs:
-        nodes = [meta_graph.graph_def.node]
-        nodes += [function.node_def for function in meta_graph.graph_def.library.function]
-        names.update(node.op for group in nodes for node in group)
-    return {SCANN_OPS if name.startswith(SCANN_OPS) else name for name in names}
+def first_line(error: Exception) -> str:
+    r"""The informative line of a TensorFlow error, without the names of nodes, for clients to read.
+
+    TensorFlow gives a code, on which decisions are made, and a text of many lines. This function
+    only shortens the text.
+
+    >>> first_line(ValueError("2 root error(s) found.\n  (0) INVALID_ARGUMENT: assertion failed: "
+    ...                       "[top_n should be at most 5. Received:] [7]\n\t [[{{node a}}]]"))
+    'top_n should be at most 5. Received: 7'
+    """
+    text = error.message if isinstance(error, tf.errors.OpError) else str(error)
+    for line in text.splitlines():
+        line = re.sub(r"^\s*(\(\d+\) )?([A-Z_]+: )?", "", line)
+        line = re.sub(r"\s*\[\[\{\{.*|^Graph execution error:|^Detected at node.*", "", line)
+        line = line.strip()
+        if line and not re.fullmatch(r"\d+ root error\(s\) found\.", line):
+            return _assertion(line)
+    return type(error).__name__
 
 
-def _load_scann_ops(path: Path) -> None:
-    """Registers the operations of ScaNN, if the process does not have them yet."""
+def _assertion(line: str) -> str:
+    """The message of ``tf.debugging.assert_…`` without the brackets around its parts."""
+    found = re.fullmatch(r"assertion failed: \[(.*)\]", line)
+    if not found:
+        return line
+    parts = found[1].split("] [")
+    if len(parts) > 1 and parts[0] and parts[1].startswith("Condition "):
+        parts = parts[:1]
+    return " ".join(part.strip() for part in parts if part.strip())
+
+
+def _load_operations(path: Path) -> None:
+    """Registers the operations of ScaNN, if the model needs them."""
     try:
-        import_scann_ops(str(path))
+        if uses_scann(path):
+            import_scann_ops(str(path))
+    except FileNotFoundError as error:
+        raise LoadError(Code.NOT_FOUND, f"{path} has no saved_model.pb.") from error
+    except DecodeError as error:
+        raise LoadError(
+            Code.INVALID_ARGUMENT, f"{path / 'saved_model.pb'} is not a SavedModel: {error}"
+        ) from error
     except UserError as error:
         raise LoadError(Code.UNIMPLEMENTED, str(error)) from error

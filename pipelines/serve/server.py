@@ -1,80 +1,37 @@
-"""Starts the server, and stops it without dropping a request."""
+"""Starts the server, and stops it when all running requests are answered."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import errno
 import json
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
-
-import grpc
-from aiohttp import web
 
 from ..common.program import command
 from ..errors import UserError
-from .batching import Batcher, BatchSettings
-from .counters import Metrics
+from .counters import Counters
 from .grpc_service import GrpcApi
 from .json_format import to_values
-from .limits import TOP_N, Limits
+from .limits import TOP_N
 from .rest import RestApi
 from .saved_model import SavedModel
+from .settings import ServerSettings
 from .signatures import DEFAULT, Signature, TensorSpec
 from .versions import Model
 
 log = logging.getLogger(__name__)
-
-_Close = Callable[[], Awaitable[None]]
-
-# How long clients with open connections are told to close them, before that is done for them.
-FAREWELL_SECONDS = 0.5
-_BUSY = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
-    b'Connection: close\r\nContent-Length: 34\r\n\r\n{"error": "too many connections."}'
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class ServerSettings:
-    """All there is to choose.
-
-    Attributes:
-      folder: Folder of the model.
-      name: What clients call it.
-      host: Address to listen on.
-      port: For REST; 0 takes a free one.
-      grpc_port: For gRPC; 0 takes a free one.
-      poll_seconds: How often to look for new versions.
-      keep_versions: How many of the newest answer.
-      drain_seconds: How long requests may take to finish when the server stops.
-      limits: What one client may ask for.
-      batching: How requests are put together.
-    """
-
-    folder: Path
-    name: str
-    host: str = "127.0.0.1"
-    port: int = 8501
-    grpc_port: int = 8500
-    poll_seconds: float = 2.0
-    keep_versions: int = 1
-    drain_seconds: float = 30.0
-    limits: Limits = Limits()
-    batching: BatchSettings = BatchSettings()
 
 
 def serve(settings: ServerSettings) -> None:
     """Serves until SIGTERM or SIGINT.
 
     Raises:
-      UserError: A port is taken, or no version can be loaded.
+      UserError: a port is in use, or no version can be loaded.
     """
     asyncio.run(_serve(settings))
 
@@ -82,40 +39,52 @@ def serve(settings: ServerSettings) -> None:
 async def _serve(settings: ServerSettings) -> None:
     stop = asyncio.Event()
     _on_signals(stop)
-    metrics = Metrics()
+    counters = Counters()
     threads = ThreadPoolExecutor(settings.batching.threads, thread_name_prefix="predict")
-    model = Model(
-        settings.name,
-        settings.folder,
-        lambda loaded: Batcher(loaded, threads, settings.batching, metrics),
-        metrics,
-        settings.keep_versions,
-    )
-    rest = RestApi(model, settings.limits, metrics)
-    rpc = GrpcApi(model, settings.limits, metrics)
+    model = Model(settings, threads, counters)
+    rest = RestApi(model, settings.limits, counters)
+    rpc = GrpcApi(model, settings.limits, counters)
+    host, drain = settings.host, settings.drain_seconds
+    address = f"[{host}]" if ":" in host else host
+    closers: list[Callable[[], Awaitable[None]]] = []
     await rpc.set_healthy(False)
-    closers: list[_Close] = []
     try:
-        port, close = await _listen_rest(rest, settings)
+        with _names_the_option(host, settings.port, "--port"):
+            port, close = await rest.listen(host, settings.port, drain)
         closers.append(close)
-        grpc_port, close = await _listen_grpc(rpc, settings)
+        with _names_the_option(host, settings.grpc_port, "--grpc-port"):
+            grpc_port, close = await rpc.listen(address, settings.grpc_port, drain)
         closers.append(close)
         if await _finishes_before(stop, model.refresh()):
             _check_loaded(model)
             await rpc.set_healthy(True)
-            print(_greeting(settings, model, port, grpc_port), flush=True)
+            print(_greeting(model, f"{address}:{port}", f"{address}:{grpc_port}"), flush=True)
             await _finishes_before(stop, model.watch(settings.poll_seconds))
-            log.info("stopping: requests that have begun are finished")
+        log.info("stopping: no new connections, running requests have %g s to finish", drain)
     finally:
         rest.stopping = True
         await rpc.set_healthy(False)
         await asyncio.gather(*(close() for close in closers))
         await model.close()
         threads.shutdown()
+    log.info("stopped")
+
+
+@contextlib.contextmanager
+def _names_the_option(host: str, port: int, option: str) -> Iterator[None]:
+    """Turns the error of a port that cannot be opened into one that says what to change."""
+    try:
+        yield
+    except OSError as error:
+        in_use = error.errno == errno.EADDRINUSE
+        reason = "it is in use" if in_use else error.strerror or str(error)
+        raise UserError(
+            f"cannot listen on {host}, port {port}: {reason}. Choose another with {option}."
+        ) from error
 
 
 def _on_signals(stop: asyncio.Event) -> None:
-    """The first signal asks to stop; a second one ends the process."""
+    """The first signal asks the server to stop; a second one ends the process at once."""
     loop = asyncio.get_running_loop()
 
     def handle() -> None:
@@ -129,7 +98,7 @@ def _on_signals(stop: asyncio.Event) -> None:
 
 
 async def _finishes_before(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Whether ``work`` ended by itself; it is cancelled when ``stop`` comes first."""
+    """Whether ``work`` finished before ``stop`` was set; otherwise it is cancelled."""
     task = asyncio.ensure_future(work)
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -143,70 +112,6 @@ async def _finishes_before(stop: asyncio.Event, work: Coroutine[Any, Any, None])
     return False
 
 
-async def _listen_rest(api: RestApi, settings: ServerSettings) -> tuple[int, _Close]:
-    """Opens the port of REST; returns its number and what closes it."""
-    runner = web.AppRunner(
-        api.application(), access_log=None, shutdown_timeout=settings.drain_seconds
-    )
-    await runner.setup()
-    server = runner.server
-    assert server is not None
-
-    def connection() -> asyncio.BaseProtocol:
-        if len(server.connections) >= settings.limits.max_connections:
-            return _Refusal()
-        return server()
-
-    try:
-        listener = await asyncio.get_running_loop().create_server(
-            connection, settings.host, settings.port, backlog=1024
-        )
-    except OSError as error:
-        await runner.cleanup()
-        raise _cannot_listen(settings.host, settings.port, "--port", error) from error
-
-    async def close() -> None:
-        listener.close()
-        if server.connections:
-            await asyncio.sleep(FAREWELL_SECONDS)
-        await runner.cleanup()
-
-    return listener.sockets[0].getsockname()[1], close
-
-
-class _Refusal(asyncio.Protocol):
-    """Answers a connection that is one too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.write(_BUSY)
-        transport.close()
-
-
-async def _listen_grpc(api: GrpcApi, settings: ServerSettings) -> tuple[int, _Close]:
-    """Opens the port of gRPC; returns its number and what closes it."""
-    server: grpc.aio.Server = api.server()
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    try:
-        port = server.add_insecure_port(f"{host}:{settings.grpc_port}")
-    except RuntimeError as error:
-        taken = OSError(errno.EADDRINUSE, "it is in use, or is not an address of this machine")
-        raise _cannot_listen(settings.host, settings.grpc_port, "--grpc-port", taken) from error
-    await server.start()
-
-    async def close() -> None:
-        await server.stop(settings.drain_seconds)
-
-    return port, close
-
-
-def _cannot_listen(host: str, port: int, option: str, error: OSError) -> UserError:
-    reason = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-    return UserError(
-        f"cannot listen on {host}, port {port}: {reason}. Choose another with {option}."
-    )
-
-
 def _check_loaded(model: Model) -> None:
     if not model.available():
         reasons = [f"{one.number}: {one.message}" for one in model.statuses(model.name)]
@@ -216,14 +121,19 @@ def _check_loaded(model: Model) -> None:
         )
 
 
-def _greeting(settings: ServerSettings, model: Model, port: int, grpc_port: int) -> str:
-    """Where the server is, what it offers, and a request to try."""
+def _greeting(model: Model, rest: str, rpc: str) -> str:
+    """Where the server listens, the signatures of the model, and a request to try.
+
+    Args:
+      model: the model that is served.
+      rest: host and port of REST.
+      rpc: host and port of gRPC.
+    """
     version = model.available()[0]
     signatures = version.model.signatures
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
     lines = [
-        f"serving {model.name}, version {version.number}: REST http://{host}:{port}, gRPC "
-        f"{host}:{grpc_port}"
+        f"serving {model.name}, version {version.number}: REST http://{rest}, gRPC {rpc}",
+        "signatures:",
     ]
     for signature in signatures.values():
         inputs = ", ".join(_describe(spec) for spec in signature.inputs.values())
@@ -234,8 +144,8 @@ def _greeting(settings: ServerSettings, model: Model, port: int, grpc_port: int)
         if chosen.name != DEFAULT:
             body = {"signature_name": chosen.name, **body}
         text = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")
-        url = f"http://{host}:{port}/v1/models/{model.name}:predict"
-        lines.append(f"try:\n  curl -d '{text}' {url}")
+        lines.append(f"try:\n  curl -d '{text}' http://{rest}/v1/models/{model.name}:predict")
+    lines.append("Ctrl+C stops the server.")
     return "\n".join(lines)
 
 
@@ -244,7 +154,7 @@ def _describe(spec: TensorSpec) -> str:
 
 
 def _example(model: SavedModel, signature: Signature) -> dict[str, object]:
-    """One instance: the first row of a warm-up request, or values that fit in type and shape."""
+    """An instance: the first row of a warm-up request, or values of the right type and shape."""
     for warmed, inputs in model.warmup_requests():
         if warmed == signature and all(value.ndim and len(value) for value in inputs.values()):
             return {name: to_values(name, value[:1])[0] for name, value in inputs.items()}

@@ -1,8 +1,9 @@
-"""Inputs and outputs of a signature, and whether given values fit."""
+"""The inputs and outputs of a signature, and the check that values fit them."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ import tensorflow as tf
 
 from .errors import invalid
 
-# Signatures by these names run when a model is loaded; they are not for callers.
+# Signatures with these names run when a model is loaded; clients cannot call them.
 INTERNAL = ("__saved_model_init_op", "__saved_model_train_op")
 DEFAULT = "serving_default"
 
@@ -21,10 +22,10 @@ class TensorSpec:
     """One input or output.
 
     Attributes:
-      name: Name in the signature.
-      tensor: Name in the graph.
+      name: name in the signature.
+      tensor: name in the graph.
       dtype: TensorFlow's type.
-      shape: Sizes, None where any size fits; None as a whole where any rank fits.
+      shape: sizes, with None for a dimension of any size; None if the rank may be any too.
     """
 
     name: str
@@ -46,7 +47,7 @@ class TensorSpec:
         return self.shape is not None and len(self.shape) > 0 and self.shape[0] is None
 
     def describe_shape(self) -> str:
-        """The shape as people write it.
+        """The shape in the usual notation.
 
         >>> TensorSpec("x", "x:0", tf.float32, (None, 3)).describe_shape()
         '[?, 3]'
@@ -59,7 +60,7 @@ class TensorSpec:
         """Checks a value.
 
         Raises:
-          RequestError: Type or shape is not that of this input.
+          RequestError: its type or shape is not that of this input.
         """
         received = tf.dtypes.as_dtype(value.dtype)
         if received != self.dtype:
@@ -83,9 +84,9 @@ class Signature:
     """A function of a SavedModel.
 
     Attributes:
-      name: Name in the model.
-      inputs: By name.
-      outputs: By name.
+      name: name in the model.
+      inputs: inputs by name.
+      outputs: outputs by name.
     """
 
     name: str
@@ -101,17 +102,17 @@ class Signature:
             {key: TensorSpec.from_proto(key, proto.outputs[key]) for key in sorted(proto.outputs)},
         )
 
-    @property
+    @functools.cached_property
     def batchable(self) -> bool:
-        """Whether rows of several requests can go through together."""
+        """Whether rows of several requests can run together."""
         specs = [*self.inputs.values(), *self.outputs.values()]
         return bool(self.inputs) and all(spec.has_rows for spec in specs)
 
     def check_names(self, names: set[str]) -> None:
-        """Checks that each input is given, and nothing else.
+        """Checks that all inputs are given, and no others.
 
         Raises:
-          RequestError: An input is missing or is not known.
+          RequestError: an input is missing or unknown.
         """
         if names == set(self.inputs):
             return
@@ -120,14 +121,14 @@ class Signature:
         raise invalid(
             f"signature '{self.name}' should get the inputs {', '.join(self.inputs)}."
             + (f" Missing: {', '.join(missing)}." if missing else "")
-            + (f" Not known: {', '.join(unknown)}." if unknown else "")
+            + (f" Unknown: {', '.join(unknown)}." if unknown else "")
         )
 
     def check(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Checks names, types and shapes of a request's inputs.
 
         Raises:
-          RequestError: They are not those of this signature.
+          RequestError: they are not those of this signature.
         """
         self.check_names(set(inputs))
         for name, value in inputs.items():

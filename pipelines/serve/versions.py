@@ -1,4 +1,4 @@
-"""The versions of a model: which there are, which answer, and how they take turns."""
+"""The versions of a model: which exist, which are served, and how a new one replaces an old one."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ import contextlib
 import dataclasses
 import enum
 import logging
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 from ..export.versions import version_folders
 from .batching import Batcher
-from .counters import Metrics
-from .errors import Code, RequestError
-from .saved_model import LoadError, SavedModel
+from .counters import Counters
+from .errors import Code, LoadError, RequestError
+from .saved_model import SavedModel
+from .settings import ServerSettings
 
 log = logging.getLogger(__name__)
 
-# Versions that are no longer served stay in the status, but not for ever.
+# The status lists this many versions that are no longer served.
 MAX_ENDED = 20
 
 
 class State(enum.IntEnum):
-    """States of a version; names and values as in ``ModelVersionStatus``."""
+    """The states of a version, with their names and values in ``ModelVersionStatus``."""
 
     LOADING = 20
     AVAILABLE = 30
@@ -37,12 +38,14 @@ class Version:
     """One version.
 
     Attributes:
-      number: Its name.
-      path: Its folder.
-      state: Where it is in its life.
-      code: OK, or why it could not be loaded.
-      message: The same in words.
-      in_flight: Requests that use it.
+      number: its number.
+      path: its folder.
+      state: its state.
+      code: OK, or the reason why it could not be loaded.
+      message: that reason in words.
+      in_flight: number of requests that use it.
+      model: the loaded version, while it is available or unloading.
+      batcher: runs its requests, while it is available or unloading.
     """
 
     number: int
@@ -51,76 +54,55 @@ class Version:
     code: Code = Code.OK
     message: str = ""
     in_flight: int = 0
+    model: SavedModel = dataclasses.field(init=False, repr=False)
+    batcher: Batcher = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.contents = _contents(self.path)
         self.idle = asyncio.Event()
         self.idle.set()
-        self._loaded: tuple[SavedModel, Batcher] | None = None
-
-    @property
-    def model(self) -> SavedModel:
-        """What is loaded."""
-        assert self._loaded is not None, f"version {self.number} is not loaded"
-        return self._loaded[0]
-
-    @property
-    def batcher(self) -> Batcher:
-        """What runs requests."""
-        assert self._loaded is not None, f"version {self.number} is not loaded"
-        return self._loaded[1]
 
     def start(self, model: SavedModel, batcher: Batcher) -> None:
-        """From now on it answers."""
-        self._loaded = (model, batcher)
+        """Makes the version available."""
+        self.model, self.batcher = model, batcher
         self.state = State.AVAILABLE
 
     def end(self, code: Code = Code.OK, message: str = "") -> None:
-        """From now on it is history."""
-        self._loaded = None
+        """Lets go of what was loaded."""
+        for name in ("model", "batcher"):
+            self.__dict__.pop(name, None)
         self.state, self.code, self.message = State.END, code, message
 
 
 class Model:
-    """A folder of versions, of which the newest that can be loaded answer.
-
-    To be used from one event loop.
+    """A folder of versions, of which the newest that can be loaded are served, from one event loop.
 
     Args:
-      name: What clients call it.
-      folder: Where the versions are, in folders whose names are numbers.
-      make_batcher: Makes what runs the requests of a loaded version.
-      metrics: Where loads are counted.
-      keep_versions: How many of the newest answer.
+      settings: settings of the server.
+      executor: threads that run the model.
+      counters: where loads and batches are counted.
     """
 
-    def __init__(
-        self,
-        name: str,
-        folder: Path,
-        make_batcher: Callable[[SavedModel], Batcher],
-        metrics: Metrics,
-        keep_versions: int = 1,
-    ):
-        self.name = name
-        self.folder = folder
-        self._make_batcher = make_batcher
-        self._metrics = metrics
-        self._keep_versions = keep_versions
+    def __init__(self, settings: ServerSettings, executor: Executor, counters: Counters):
+        self.name = settings.name
+        self.folder = settings.folder
+        self._settings = settings
+        self._executor = executor
+        self._counters = counters
         self._versions: dict[int, Version] = {}
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
         self._unloading: set[asyncio.Task[None]] = set()
 
     def available(self) -> list[Version]:
-        """The versions that answer, newest first."""
+        """The versions that are served, newest first."""
         found = [one for one in self._versions.values() if one.state is State.AVAILABLE]
         return sorted(found, key=lambda version: -version.number)
 
     def statuses(self, name: str, number: int | None = None) -> list[Version]:
-        """All known versions, or the one with a number, newest first.
+        """All known versions, newest first, or the one with a given number.
 
         Raises:
-          RequestError: There is no such model or version.
+          RequestError: there is no such model or version.
         """
         self._check_name(name)
         if number is None:
@@ -129,12 +111,11 @@ class Model:
             raise self._no_version(number)
         return [self._versions[number]]
 
-    @contextlib.contextmanager
-    def use(self, name: str, number: int | None = None) -> Iterator[Version]:
-        """A version that stays loaded within the context: the newest, or the one with a number.
+    def find(self, name: str, number: int | None = None) -> Version:
+        """The newest version that is served, or the one with a given number.
 
         Raises:
-          RequestError: There is no such model or version, or it does not answer yet.
+          RequestError: there is no such model or version, or it is still loading.
         """
         self._check_name(name)
         available = self.available()
@@ -144,7 +125,16 @@ class Model:
                 raise self._no_version(number)
         if not available:
             raise RequestError(Code.UNAVAILABLE, f"model '{name}' is being loaded. Try again.")
-        version = available[0]
+        return available[0]
+
+    @contextlib.contextmanager
+    def use(self, name: str, number: int | None = None) -> Iterator[Version]:
+        """What ``find`` finds; it stays loaded within the context.
+
+        Raises:
+          RequestError: there is no such model or version, or it is still loading.
+        """
+        version = self.find(name, number)
         version.in_flight += 1
         version.idle.clear()
         try:
@@ -155,7 +145,7 @@ class Model:
                 version.idle.set()
 
     async def watch(self, seconds: float) -> None:
-        """Looks for changes in the folder, for ever."""
+        """Looks for changes in the folder, until it is cancelled."""
         while True:
             await asyncio.sleep(seconds)
             try:
@@ -163,12 +153,12 @@ class Model:
             except OSError as error:
                 log.warning("cannot look for new versions in %s: %s", self.folder, error)
             except Exception:
-                log.exception("looking for new versions failed; what is loaded goes on")
+                log.exception("looking for new versions failed; loaded versions are still served")
 
     async def refresh(self) -> None:
-        """Loads the newest versions, then lets go of the others.
+        """Loads the newest versions, then unloads the others.
 
-        Versions that cannot be loaded are passed over, and tried again when their files change.
+        Versions that cannot be loaded are skipped, and tried again when their files change.
         """
         while True:
             wanted = self._wanted()
@@ -176,7 +166,7 @@ class Model:
             if not missing:
                 break
             await self._load(missing[0], wanted[missing[0]])
-        # An empty folder is more often a mistake than a wish to stop.
+        # An empty folder is more likely a mistake than a request to stop.
         if wanted:
             for version in self.available():
                 if version.number not in wanted:
@@ -184,7 +174,7 @@ class Model:
         self._forget()
 
     async def close(self) -> None:
-        """Closes every version. Nothing may be running."""
+        """Unloads every version, when no request is running."""
         for version in self.available():
             self._start_unloading(version)
         await asyncio.gather(*self._unloading)
@@ -193,7 +183,7 @@ class Model:
     def _check_name(self, name: str) -> None:
         if name != self.name:
             raise RequestError(
-                Code.NOT_FOUND, f"there is no model '{name}' here. The model is '{self.name}'."
+                Code.NOT_FOUND, f"there is no model '{name}'. This server has '{self.name}'."
             )
 
     def _no_version(self, number: int) -> RequestError:
@@ -217,19 +207,20 @@ class Model:
             if known is not None and known.state is State.UNLOADING:
                 continue
             wanted[number] = found[number]
-            if len(wanted) == self._keep_versions:
+            if len(wanted) == self._settings.keep_versions:
                 break
         return wanted
 
     async def _load(self, number: int, path: Path) -> None:
         version = self._versions[number] = Version(number, path)
+        log.info("loading version %d from %s", number, path)
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
             model = await loop.run_in_executor(self._loader, SavedModel, path)
         except LoadError as error:
             version.end(error.code, error.message)
-            self._metrics.loads.labels("failed").inc()
+            self._counters.loads.labels("failed").inc()
             serving = [other.number for other in self.available()]
             log.error(
                 "version %d failed to load: %s (serving: %s)",
@@ -238,11 +229,13 @@ class Model:
                 ", ".join(map(str, serving)) or "none",
             )
             return
-        version.start(model, self._make_batcher(model))
-        self._metrics.loads.labels("loaded").inc()
-        self._metrics.version.labels(self.name).set(self.available()[0].number)
+        version.start(
+            model, Batcher(model, self._executor, self._settings.batching, self._counters)
+        )
+        self._counters.loads.labels("loaded").inc()
+        self._counters.version.labels(self.name).set(self.available()[0].number)
         log.info(
-            "version %d answers: loaded in %.1f s, %d warm-up requests",
+            "version %d is ready: loaded in %.1f s, warm-up requests answered: %d",
             number,
             loop.time() - started,
             model.num_warmup_requests,
@@ -251,7 +244,7 @@ class Model:
     def _start_unloading(self, version: Version) -> None:
         version.state = State.UNLOADING
         if self.available():
-            self._metrics.version.labels(self.name).set(self.available()[0].number)
+            self._counters.version.labels(self.name).set(self.available()[0].number)
         task = asyncio.get_running_loop().create_task(self._unload(version))
         self._unloading.add(task)
         task.add_done_callback(self._unloading.discard)
@@ -261,19 +254,19 @@ class Model:
         model = version.model
         version.end()
         await asyncio.get_running_loop().run_in_executor(self._loader, model.close)
-        log.info("version %d is closed", version.number)
+        log.info("version %d is unloaded", version.number)
 
     def _forget(self) -> None:
         found = version_folders(self.folder)
         ended = [one.number for one in self._versions.values() if one.state is State.END]
         for number in sorted(ended)[:-MAX_ENDED]:
-            # A broken version that is still there would be loaded again, were it forgotten.
+            # A broken version that is forgotten while it is still there would be loaded again.
             if number not in found or self._versions[number].code is Code.OK:
                 del self._versions[number]
 
 
 def _contents(folder: Path) -> tuple[int, int, int]:
-    """Number, bytes and last change of the files in a folder: equal as long as nothing changes."""
+    """Number, bytes and last change of the files in a folder, which tell whether it has changed."""
     count = size = changed = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):

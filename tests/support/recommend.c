@@ -1,9 +1,11 @@
-/* Asks a SavedModel for items through TensorFlow's C API: no Python, the loader of TF Serving.
+/* Asks a SavedModel for items through TensorFlow's C API: no Python, and the loader of TF Serving.
  *
  * Usage: recommend MODEL OP_LIBRARY HISTORY_INPUT TOP_N_INPUT IDS_OUTPUT SCORES_OUTPUT TOP_N ID...
  *
  * OP_LIBRARY is "" or a library of operations to load first. Inputs and outputs are tensor names as
- * in the signature, such as "serving_default_history:0". Prints one line "ID SCORE" for each item.
+ * in the signature, such as "serving_default_history:0". TOP_N is one number, or several separated by
+ * commas, which are asked for in turn. Prints one line "ID SCORE" for each item, and stops at the
+ * first error.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,16 +72,18 @@ int main(int argc, char** argv) {
 
   TF_Output inputs[] = {find(graph, argv[3]), find(graph, argv[4])};
   TF_Output outputs[] = {find(graph, argv[5]), find(graph, argv[6])};
-  TF_Tensor* fed[] = {strings(argv + 8, argc - 8), number(atoi(argv[7]))};
-  TF_Tensor* fetched[2] = {NULL, NULL};
-  TF_SessionRun(session, NULL, inputs, fed, 2, outputs, fetched, 2, NULL, 0, NULL, status);
-  check("running the signature");
+  for (char* top_n = strtok(argv[7], ","); top_n; top_n = strtok(NULL, ",")) {
+    TF_Tensor* fed[] = {strings(argv + 8, argc - 8), number(atoi(top_n))};
+    TF_Tensor* fetched[2] = {NULL, NULL};
+    TF_SessionRun(session, NULL, inputs, fed, 2, outputs, fetched, 2, NULL, 0, NULL, status);
+    check("running the signature");
 
-  const TF_TString* ids = TF_TensorData(fetched[0]);
-  const float* scores = TF_TensorData(fetched[1]);
-  for (int64_t i = 0; i < TF_Dim(fetched[0], 1); ++i) {
-    printf("%.*s %.6f\n", (int)TF_StringGetSize(&ids[i]), TF_StringGetDataPointer(&ids[i]),
-           scores[i]);
+    const TF_TString* ids = TF_TensorData(fetched[0]);
+    const float* scores = TF_TensorData(fetched[1]);
+    for (int64_t i = 0; i < TF_Dim(fetched[0], 1); ++i) {
+      printf("%.*s %.6f\n", (int)TF_StringGetSize(&ids[i]), TF_StringGetDataPointer(&ids[i]),
+             scores[i]);
+    }
   }
   return 0;
 }

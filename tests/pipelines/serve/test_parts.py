@@ -1,6 +1,7 @@
-"""Parts of the server that need no sockets: conversion, batches, ScaNN's operations."""
+"""The parts of the server that need no sockets: conversion, limits, batching, loading."""
 
 import asyncio
+import functools
 import importlib.util
 import json
 import sys
@@ -13,13 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from pipelines.serve import json_format, protos, saved_model
-from pipelines.serve.batching import Batcher, BatchSettings, run_together
-from pipelines.serve.counters import Metrics
-from pipelines.serve.errors import Code, RequestError, first_line
+from pipelines.serve import json_format, protos
+from pipelines.serve.batching import Batcher, run_together
+from pipelines.serve.counters import Counters
+from pipelines.serve.errors import Code, LoadError, RequestError
 from pipelines.serve.limits import Limits
+from pipelines.serve.saved_model import SavedModel, first_line
+from pipelines.serve.settings import BatchSettings
 from pipelines.serve.signatures import Signature, TensorSpec
-from tests.support.serving_model import publish, refuse_constant
+from tests.support.server_process import refuse_constant
 
 SHAPES = arrays.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=4)
 VALUES = st.one_of(
@@ -98,10 +101,8 @@ def test_first_line(text, expected):
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("parts")
-    publish(folder, 1)
-    loaded = saved_model.SavedModel(folder / "1")
+def model(saved):
+    loaded = SavedModel(saved)
     yield loaded
     loaded.close()
 
@@ -138,8 +139,8 @@ def test_outputs_that_are_not_one_per_row_are_run_alone(model):
 
 def test_batches_have_bounds(model):
     async def run():
-        metrics = Metrics()
-        batcher = Batcher(model, pool, BatchSettings(max_rows=8, wait_seconds=0.05), metrics)
+        settings = BatchSettings(max_batch=8, batch_wait_ms=50, threads=2)
+        batcher = Batcher(model, pool, settings, Counters())
         signature = model.signature("batch_size")
         return await asyncio.gather(
             *(
@@ -155,9 +156,27 @@ def test_batches_have_bounds(model):
     assert [len(answer["rows"]) for answer in answers] == [3, 3, 3, 20, 1]
 
 
+def test_a_full_queue_refuses_requests(model):
+    async def run():
+        settings = BatchSettings(batch_wait_ms=50, max_queue=2, threads=1)
+        batcher = Batcher(model, pool, settings, Counters())
+        inputs = {"values": np.ones(1, np.float32)}
+        run_one = functools.partial(batcher.run, model.signature("batch_size"), inputs)
+        answers = await asyncio.gather(*(run_one() for _ in range(4)), return_exceptions=True)
+        return [*answers, await run_one()]
+
+    with ThreadPoolExecutor(1) as pool:
+        first, second, third, fourth, later = asyncio.run(run())
+    assert first["rows"].tolist() == second["rows"].tolist() == [2]
+    for refused in (third, fourth):
+        assert isinstance(refused, RequestError) and refused.http_status == 503
+        assert "2 requests are waiting" in refused.message
+    assert later["rows"].tolist() == [1]
+
+
 def test_a_client_that_goes_away_does_not_disturb_its_batch(model):
     async def run():
-        batcher = Batcher(model, pool, BatchSettings(wait_seconds=0.05), Metrics())
+        batcher = Batcher(model, pool, BatchSettings(batch_wait_ms=50), Counters())
         signature = model.signature("batch_size")
         first, second = (
             asyncio.create_task(batcher.run(signature, {"values": np.ones(1, np.float32)}))
@@ -171,21 +190,6 @@ def test_a_client_that_goes_away_does_not_disturb_its_batch(model):
         assert asyncio.run(run()) == [1]
 
 
-EXPORT_SCANN = """
-import numpy as np, tensorflow as tf
-from scann.scann_ops.py import scann_ops
-items = np.eye(40, 8, dtype=np.float32) + np.arange(40, dtype=np.float32)[:, None] * 0.01
-searcher = scann_ops.builder(items, 3, "dot_product").score_brute_force().build()
-class Module(tf.Module):
-    def __init__(self):
-        super().__init__()
-        self.parts = searcher.serialize_to_module()
-    @tf.function(input_signature=[tf.TensorSpec([None, 8], tf.float32, name="query")])
-    def search(self, query):
-        return {{"places": scann_ops.searcher_from_module(self.parts).search_batched(query)[0]}}
-module = Module()
-tf.saved_model.save(module, {path!r}, signatures={{"serving_default": module.search}})
-"""
 LOAD_SCANN = """
 import sys
 from pathlib import Path
@@ -200,13 +204,27 @@ print(model.run(signature, {{"query": np.ones((2, 8), np.float32)}})["places"].t
 
 @pytest.mark.skipif(importlib.util.find_spec("scann") is None, reason="ScaNN is not installed")
 def test_scann_models_load_by_themselves(run_python, tmp_path, monkeypatch):
-    path = str(tmp_path / "1")
-    run_python(EXPORT_SCANN.format(path=path))
+    from scann.scann_ops.py import scann_ops
+
+    items = np.eye(40, 8, dtype=np.float32) + np.arange(40, dtype=np.float32)[:, None] * 0.01
+    searcher = scann_ops.builder(items, 3, "dot_product").score_brute_force().build()
+
+    class Module(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = searcher.serialize_to_module()
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 8], tf.float32, name="query")])
+        def search(self, query):
+            return {"places": scann_ops.searcher_from_module(self.parts).search_batched(query)[0]}
+
+    module, path = Module(), str(tmp_path / "1")
+    tf.saved_model.save(module, path, signatures={"serving_default": module.search})
     # Item n sums to 0.08 n, the first eight to one more: the last item has 3.12.
     assert run_python(LOAD_SCANN.format(path=path)).strip() == str([[39, 38, 37]] * 2)
 
     # None stands for a module that cannot be imported.
     monkeypatch.setitem(sys.modules, "scann.scann_ops.py.scann_ops", None)
-    with pytest.raises(saved_model.LoadError, match="operations cannot be loaded") as failure:
-        saved_model.SavedModel(tmp_path / "1")
+    with pytest.raises(LoadError, match="operations cannot be loaded") as failure:
+        SavedModel(tmp_path / "1")
     assert failure.value.code is Code.UNIMPLEMENTED

@@ -22,17 +22,17 @@ from tensorflow_serving.apis import (
 )
 
 from pipelines.__main__ import main
-from tests.support.serving_model import LIMIT, Server, publish
-from tests.support.tiny_run import start_step
+from tests.support.server_process import Server
+from tests.support.serving_model import LIMIT, publish
 
 OPTIONS = ("--max-body-mb", 1, "--max-rows", 50, "--batch-wait-ms", 30)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(saved, tmp_path_factory):
     path = tmp_path_factory.mktemp("serve") / "books"
     path.mkdir()
-    publish(path, 7, warm_up=[["warm", "up"]])
+    publish(saved, path, 7, warm_up=[["warm", "up"]])
     return path
 
 
@@ -195,8 +195,8 @@ BAD_BODIES = [
     ({"instances": HISTORY, "signature_name": "__saved_model_init_op"}, "should be one of"),
     ({"instances": []}, "Received: an empty list"),
     ({"instances": {"history": HISTORY}}, "Received: an object"),
-    ({"instances": [["a"], ["a", "b"]]}, "lists of one length at each level"),
-    ({"instances": [["a"], "b"]}, "lists of one length at each level"),
+    ({"instances": [["a"], ["a", "b"]]}, "lists of equal length at each level"),
+    ({"instances": [["a"], "b"]}, "lists of equal length at each level"),
     ({"instances": ["a"]}, "'history' should have shape [?, ?]. Received: [1]"),
     ({"instances": [[["a"]]]}, "'history' should have shape [?, ?]. Received: [1, 1, 1]"),
     ({"instances": [[1]]}, "'history' should be string: received 1"),
@@ -204,7 +204,7 @@ BAD_BODIES = [
     ({"instances": [[{"b64": "*"}]]}, "not base64"),
     ({"instances": [{"history": ["a"]}, ["b"]]}, "all be objects or all be bare"),
     ({"instances": [{"history": ["a"], "x": 1}]}, "instances[0]: signature 'serving_default'"),
-    ({"inputs": {"other": HISTORY}}, "Missing: history. Not known: other"),
+    ({"inputs": {"other": HISTORY}}, "Missing: history. Unknown: other"),
     ({"inputs": HISTORY, "signature_name": "recommend"}, "2 inputs (history, top_n)"),
     (
         {"inputs": {"history": HISTORY, "top_n": [1.0]}, "signature_name": "recommend"},
@@ -250,7 +250,7 @@ def test_an_error_of_the_model_is_one_line(server):
         ("/v1/models/books/versions/8", 404, "no version 8"),
         ("/v1/models/books/versions/99999999999999999999/metadata", 404, "Served: 7"),
         ("/v1/models/books/labels/stable", 404, "labels"),
-        ("/v1/models/books:predict", 405, "takes POST"),
+        ("/v1/models/books:predict", 405, "should be sent with POST"),
         ("/v1/models/books:classify", 501, "Use :predict"),
         ("/v1/models/books:nonsense", 404, "Malformed request"),
         ("/v1/models/books/versions/x", 404, "Malformed request"),
@@ -486,10 +486,10 @@ def test_the_greeting_has_a_request_that_works(server):
     found = re.search(r"curl -d '(.*)' (http://.*)$", text, re.MULTILINE)
     assert found[1] == '{"instances": [{"history": ["warm", "up"]}]}'
     assert server.send(urllib.request.Request(found[2], found[1].encode()))[0] == 200
-    assert "1 warm-up requests" in "".join(server.log)
+    assert "warm-up requests answered: 1" in "".join(server.log)
 
 
-def test_a_start_that_fails_says_why_in_one_line(server, folder, tmp_path):
+def test_a_start_that_fails_says_why_in_one_line(server, folder, tmp_path, capsys):
     (tmp_path / "broken" / "1").mkdir(parents=True)
     (tmp_path / "broken" / "1" / "saved_model.pb").write_bytes(b"nonsense")
     free = ("--port", 0, "--grpc-port", 0)
@@ -509,13 +509,13 @@ def test_a_start_that_fails_says_why_in_one_line(server, folder, tmp_path):
             f"served. 1: {tmp_path}/broken/1/saved_model.pb is not a SavedModel",
         ),
     ]
-    processes = [start_step("serve", *arguments) for arguments, _ in cases]
-    for process, (_, expected) in zip(processes, cases):
-        output, errors = process.communicate(timeout=180)
-        assert process.returncode == 2 and not output
-        (line,) = [line for line in errors.splitlines() if line.startswith("error: ")]
+    for arguments, expected in cases:
+        assert main(["serve", *map(str, arguments)]) == 2
+        printed = capsys.readouterr()
+        assert not printed.out
+        (line,) = [line for line in printed.err.splitlines() if line.startswith("error: ")]
         assert line.startswith(expected)
-        assert "Traceback" not in errors
+        assert "Traceback" not in printed.err
 
 
 @pytest.mark.parametrize(
@@ -543,7 +543,7 @@ def test_options_that_do_not_fit(option, capsys):
 
 
 def slow(seconds, server):
-    """A request to ``slow`` that takes about so long."""
+    """A request to ``slow`` that takes about this many seconds, and its rounds."""
     started = time.perf_counter()
     server.post({"signature_name": "slow", "instances": [2000]})
     rounds = int(2000 * seconds / (time.perf_counter() - started))
@@ -574,7 +574,7 @@ def test_overload_then_sigterm(folder):
 
         body, rounds = slow(0.5, running)
         answers = at_once(lambda _: running.post(body), range(8))
-        # One runs, two wait, and the others are told to come back.
+        # One runs, two wait, and the others are refused.
         assert sorted(status for status, _ in answers) == [200] * 3 + [503] * 5
         assert all("waiting" in answer["error"] for status, answer in answers if status == 503)
 
@@ -606,7 +606,7 @@ def test_overload_then_sigterm(folder):
             assert rest.result() == (200, {"predictions": [rounds]})
             assert list(rpc.result().outputs["done"].int_val) == [rounds]
         assert running.process.wait(30) == 0
-        # An idle connection does not hold it up.
+        # An idle connection does not delay it.
         assert time.monotonic() - stopped < 20
         idle.close()
     finally:

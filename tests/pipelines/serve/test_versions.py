@@ -6,28 +6,17 @@ import threading
 import pytest
 from tensorflow_serving.apis import get_model_status_pb2
 
-from tests.support.serving_model import Server, copy_version, publish, wait_for, write_warm_up
+from tests.support.server_process import Server, wait_for
+from tests.support.serving_model import publish
+
+WARM_UP = [["a", "b"]]
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory):
-    """Versions 1 to 3, to be copied."""
-    folder = tmp_path_factory.mktemp("stored")
-    for number in (1, 2, 3):
-        publish(folder, number, warm_up=[["a", "b"]])
-    return folder
-
-
-def put(stored, folder, number):
-    shutil.copytree(stored / str(number), folder / f".tmp-{number}")
-    (folder / f".tmp-{number}").rename(folder / str(number))
-
-
-@pytest.fixture(scope="module")
-def served(stored, tmp_path_factory):
+def served(saved, tmp_path_factory):
     folder = tmp_path_factory.mktemp("served") / "books"
     folder.mkdir()
-    put(stored, folder, 1)
+    publish(saved, folder, 1, WARM_UP)
     server = Server(folder, "--poll-seconds", 0.1, "--keep-versions", 2)
     yield server, folder
     assert server.stop() == 0
@@ -35,7 +24,7 @@ def served(stored, tmp_path_factory):
 
 
 def answering(server, path=":predict"):
-    """Which version answers: a history of one item scores 1 plus the version."""
+    """The version that answers: a history of one item has the score 1 plus the version."""
     status, answer = server.post({"instances": [["a"]]}, path)
     return answer["predictions"][0]["scores"][0] - 1.0 if status == 200 else status
 
@@ -49,7 +38,7 @@ def states(server):
 
 
 class Traffic:
-    """Clients that ask without a pause, over both protocols, and keep every answer."""
+    """Clients that send requests without a pause, over both protocols, and keep every answer."""
 
     def __init__(self, server):
         self.answers, self.errors = set(), []
@@ -83,15 +72,15 @@ class Traffic:
             thread.join(30)
 
 
-def test_the_life_of_versions(served, stored):
+def test_the_life_of_versions(served, saved):
     server, folder = served
     assert answering(server) == 1
     with Traffic(server) as traffic:
-        put(stored, folder, 2)
+        publish(saved, folder, 2, WARM_UP)
         wait_for(lambda: answering(server) == 2)
-        # Two are kept.
+        # Two versions are kept.
         assert answering(server, "/versions/1:predict") == 1
-        put(stored, folder, 3)
+        publish(saved, folder, 3, WARM_UP)
         wait_for(lambda: answering(server) == 3)
         wait_for(lambda: states(server)[1] == ("END", "OK"))
     assert traffic.errors == [] and traffic.answers == {1.0, 2.0, 3.0}
@@ -102,13 +91,11 @@ def test_the_life_of_versions(served, stored):
     with Traffic(server) as traffic:
         (folder / "4").mkdir()
         (folder / "4" / "saved_model.pb").write_bytes(b"nonsense")
-        shutil.copytree(stored / "1", folder / ".tmp-5")
+        shutil.copytree(saved, folder / ".tmp-5")
         shutil.rmtree(folder / ".tmp-5" / "variables")
         (folder / ".tmp-5").rename(folder / "5")
-        # A model that refuses its own warm-up request: it wants a history of rank 2.
-        shutil.copytree(stored / "1", folder / ".tmp-6")
-        write_warm_up(folder / ".tmp-6", ["a"])
-        (folder / ".tmp-6").rename(folder / "6")
+        # A model that rejects its own warm-up request: it takes histories of rank 2.
+        publish(saved, folder, 6, warm_up=["a"])
         wait_for(
             lambda: (
                 {4, 5, 6} <= set(states(server))
@@ -128,18 +115,19 @@ def test_the_life_of_versions(served, stored):
     )
     assert server.metric('serve_version_loads_total{result="failed"}') == 3
 
-    # A broken version that is repaired is loaded after all.
+    # A broken version that is repaired is loaded.
     shutil.rmtree(folder / "6")
-    copy_version(folder, 3, 6)
+    publish(saved, folder, 6, WARM_UP)
     wait_for(lambda: states(server)[6] == ("AVAILABLE", "OK"))
     assert server.get("/healthz")[1]["version"] == "6"
 
-    # And one that is removed makes room for the one before.
+    # A version that is removed is replaced by the one before it.
     with Traffic(server) as traffic:
         shutil.rmtree(folder / "6")
         wait_for(lambda: states(server)[6] == ("END", "OK"))
         wait_for(lambda: states(server)[2] == ("AVAILABLE", "OK"))
-    assert traffic.errors == [] and traffic.answers == {3.0}
+        wait_for(lambda: answering(server) == 3)
+    assert traffic.errors == [] and traffic.answers == {3.0, 6.0}
 
 
 def test_a_folder_that_is_emptied_goes_on_answering(served):
