@@ -116,10 +116,14 @@ def same_shape(name: str, value: tf.Tensor, other_name: str, other: tf.Tensor) -
 
 
 def with_shape(
-    name: str, value: tf.Tensor, static: list[int | None], dynamic: list[tf.Tensor]
+    name: str,
+    value: tf.Tensor,
+    static: list[int | None],
+    dynamic: list[tf.Tensor],
+    dimensions: Sequence[str] = ("num_queries", "num_candidates"),
 ) -> tf.Tensor:
     """Returns ``value``, checked to have a shape (at run time where it is not known before)."""
-    required = ", ".join("num_queries num_candidates".split()[: len(static)])
+    required = ", ".join(dimensions[: len(static)])
     message = f"`{name}` should have the shape [{required}]."
     if not value.shape.is_compatible_with(static):
         raise ValueError(f"{message} Received: {value.shape}, where {static} was required.")

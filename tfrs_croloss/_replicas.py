@@ -34,8 +34,8 @@ def all_candidates(columns: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 
     Args:
       columns: tensors whose rows are this replica's candidates, ``[num_candidates, ...]`` each:
-        embeddings, ids, probabilities. Strings come back as int64 hashes, since devices cannot
-        exchange strings; equal strings have equal hashes.
+        embeddings, ids, probabilities, booleans. Strings come back as int64 hashes, since devices
+        cannot exchange strings; equal strings have equal hashes.
 
     Returns:
       The same columns, ``[num_candidates of all replicas, ...]``.
@@ -50,6 +50,8 @@ def all_candidates(columns: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     gathered = {}
     for name, column in columns.items():
         rows = context.all_gather(exchangeable(column), axis=0)
+        if column.dtype == tf.bool:
+            rows = tf.cast(rows, tf.bool)
         own, before, after = (
             rows[start : start + num_own],
             rows[:start],
@@ -61,7 +63,12 @@ def all_candidates(columns: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 
 
 def exchangeable(values: tf.Tensor) -> tf.Tensor:
-    """``values``, or hashes of them where they are strings and there are several replicas."""
+    """``values`` as replicas can exchange them: strings as hashes, booleans as integers.
+
+    With one replica, values stay as they are.
+    """
+    if count() > 1 and values.dtype == tf.bool:
+        return tf.cast(values, tf.int32)
     if count() == 1 or values.dtype != tf.string:
         return values
     return tf.strings.to_hash_bucket_fast(values, tf.int64.max)

@@ -33,6 +33,7 @@ def rank_losses(loss, **options):
             "candidate_sampling_probability",
             "known_positive_ids",
             "sample_weight",
+            "shared_negatives",
         )
         if name in options
     }
@@ -291,6 +292,10 @@ def test_masks_are_safe_in_half_precision(policy):
             "`score_mask` should have the shape",
         ),
         (
+            lambda: Retrieval(CROLoss())(QUERIES, CANDIDATES, shared_negatives=np.ones([4], bool)),
+            r"`shared_negatives` should have the shape \[num_candidates\]",
+        ),
+        (
             lambda: Retrieval(CROLoss())(
                 QUERIES, CANDIDATES, candidate_sampling_probability=np.zeros(6, "float32")
             ),
@@ -322,10 +327,51 @@ def test_a_query_whose_candidate_is_masked_counts_nothing_on_request():
     assert losses[1] == 0.0
 
 
-def test_members_equals_a_plain_loop():
-    known = tf.ragged.constant([[3, 9, 9], [], [1], [2, 7]], dtype=tf.int64)
-    candidates = tf.constant([7, 3, 3, 0, 9], tf.int64)
-    listed = tfrs_croloss.tasks._candidates.members(known, candidates).numpy()
-    for i, j in itertools.product(range(4), range(5)):
-        assert listed[i, j] == (int(candidates[j]) in known[i].numpy())
-    assert tfrs_croloss.tasks._candidates.members(known, candidates[:0]).shape == (4, 0)
+@pytest.mark.parametrize("as_id", [int, str], ids=["integers", "strings"])
+def test_the_filter_by_blocks_equals_a_plain_loop(as_id):
+    known = [[3, 9, 9, 5], [], [1], [2, 7]]
+    ids = [7, 3, 3, 0, 9, 7, 5]
+    shared = [True, False, True, True, False, True, True]
+    allowed = tfrs_croloss.tasks._candidates.CandidateFilter.build(
+        4,
+        7,
+        shared_negatives=tf.constant(shared),
+        candidate_ids=tf.constant([as_id(one) for one in ids]),
+        drop_accidental_hits=True,
+        known_positive_ids=tf.ragged.constant(
+            [[as_id(one) for one in row] for row in known],
+            dtype=tf.int32 if as_id is int else tf.string,
+        ),
+    )
+    for start, size in ((0, 4), (1, 2), (2, 4)):
+        considered = allowed.considered(start, size).numpy()
+        assert considered.shape == (size, 7)
+        for i, j in itertools.product(range(size), range(7)):
+            row = min(start + i, 3)
+            counts = shared[j] and ids[j] != ids[row] and ids[j] not in known[row]
+            assert considered[i, j] == (row == j or counts)
+
+
+def test_negatives_that_are_not_shared_are_only_the_positive_of_their_query():
+    loss = CROLoss(1.2, "sigmoid", reduction="none")
+    shared = np.array([False, False, True, False, True, True])
+    mask = np.eye(4, 6, dtype=bool) | shared
+    np.testing.assert_allclose(
+        rank_losses(loss, shared_negatives=shared), expected(loss, oracle_rows(mask)), rtol=1e-5
+    )
+    fused = CROLoss(1.2, "sigmoid", reduction="sum")
+    np.testing.assert_allclose(
+        rank_losses(fused, shared_negatives=shared),
+        sum(expected(loss, oracle_rows(mask))),
+        rtol=1e-5,
+    )
+
+
+def test_a_call_can_override_what_happens_to_accidental_hits():
+    loss = CROLoss(1.2, "sigmoid", reduction="none")
+    task = Retrieval(loss)
+    np.testing.assert_array_equal(
+        task(QUERIES, CANDIDATES, candidate_ids=IDS, remove_accidental_hits=True),
+        rank_losses(loss, remove_accidental_hits=True, candidate_ids=IDS),
+    )
+    np.testing.assert_array_equal(task(QUERIES, CANDIDATES, candidate_ids=IDS), rank_losses(loss))

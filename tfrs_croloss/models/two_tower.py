@@ -10,24 +10,11 @@ import tensorflow as tf
 from tfrs_croloss import _checks, _replicas
 from tfrs_croloss._keras import require_keras_2
 from tfrs_croloss.memory import CandidateMemory, mixture_probability
-from tfrs_croloss.tasks._candidates import CandidateFilter
 from tfrs_croloss.tasks.retrieval import Retrieval
 
 require_keras_2("tfrs_croloss.models")
 
 import tensorflow_recommenders as tfrs  # noqa: E402
-
-from tfrs_croloss.models.features import Feature  # noqa: E402
-from tfrs_croloss.models.towers import HistoryTower, ItemEmbedding, ItemTower  # noqa: E402
-
-__all__ = [
-    "Feature",
-    "HistoryTower",
-    "ItemEmbedding",
-    "ItemTower",
-    "TwoTowerModel",
-    "unit_vectors",
-]
 
 SIMILARITIES = ("cosine", "dot")
 NEGATIVE_PREFIX = "negative_"
@@ -160,18 +147,34 @@ class TwoTowerModel(tfrs.Model):
         """Vectors ``[last - first, dim]`` of the items from ``first`` up to, not with, ``last``."""
         return self._embed_block({self._id_column: tf.range(first, last, dtype=tf.int64)})
 
+    def compute_loss(self, features: Features, training: bool = False) -> tf.Tensor:
+        """The task's loss on a batch of features."""
+        queries = self.embed_queries(features, training=training)
+        candidates = self._candidates(features, training)
+        return self.task(queries, **candidates, compute_metrics=not training)
+
     def scored_batch(
         self, features: Features, training: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """What the task is given.
+        """What the task compares, with a dense mask: to inspect small batches, not to train.
+
+        Args:
+          features: a batch of features.
+          training: whether the towers are in training, and remembered candidates take part.
 
         Returns:
-          Query vectors ``[batch, dim]``; candidate vectors ``[batch + num_negatives, dim]``, the
-          positives first and in training the remembered ones last; candidate ids; and booleans
-          ``[batch, batch + num_negatives]``: which candidates count for which query. Under a
+          Query vectors ``[batch, dim]``; candidate vectors ``[num_candidates, dim]``, the positives
+          first, in training the remembered ones last; candidate ids ``[num_candidates]``; and
+          booleans ``[batch, num_candidates]``: which candidates count for which query. Under a
           strategy, the candidates are those of all replicas, this replica's first.
         """
         queries = self.embed_queries(features, training=training)
+        num_queries = tf.shape(queries)[0]
+        pool = self.task.candidate_pool(num_queries, **self._candidates(features, training))
+        return queries, pool.embeddings, pool.ids, pool.allowed.considered(0, num_queries)
+
+    def _candidates(self, features: Features, training: bool) -> dict[str, Any]:
+        """This replica's candidates and all that the task needs to know of them, by argument."""
         # One pass through the tower for positives and negatives alike.
         candidate_features = {
             column: _with_negatives(features, column)
@@ -180,40 +183,29 @@ class TwoTowerModel(tfrs.Model):
         candidates = self.embed_candidates(candidate_features, training=training)
         ids = candidate_features[self._id_column]
         num_positives = tf.shape(features[self._id_column])[0]
-        is_shared = tf.range(tf.size(ids)) >= num_positives
-        if _replicas.count() > 1:
-            if self.memory is not None:
+        if self.memory is not None:
+            if _replicas.count() > 1:
                 raise ValueError(
                     "`memory` should be None under a strategy with several replicas, whose "
                     "candidates are negatives already. Received: a CandidateMemory of "
                     f"{self.memory.capacity} items."
                 )
-            gathered = _replicas.all_candidates(
-                {"embeddings": candidates, "ids": ids, "shared": tf.cast(is_shared, tf.int32)}
-            )
-            candidates, ids = gathered["embeddings"], gathered["ids"]
-            is_shared = gathered["shared"] > 0
-        elif self.memory is not None and training:
-            # The probabilities are looked up by id, those of remembered items like the others'.
-            extended = self.memory.extend(candidates[:num_positives], ids[:num_positives], 1.0)
-            candidates = tf.concat([candidates, extended.embeddings[num_positives:]], axis=0)
-            ids = tf.concat([ids, tf.cast(extended.ids[num_positives:], ids.dtype)], axis=0)
-            num_remembered = tf.size(ids) - tf.size(is_shared)
-            is_shared = tf.pad(is_shared, [[0, num_remembered]], constant_values=True)
-        return queries, candidates, ids, self._considered(features, ids, is_shared)
-
-    def compute_loss(self, features: Features, training: bool = False) -> tf.Tensor:
-        """The task's loss on a batch of features."""
-        queries, candidates, ids, considered = self.scored_batch(features, training=training)
-        return self.task(
-            queries,
-            candidates,
-            candidate_sampling_probability=self._mixture(features, ids),
-            candidate_ids=ids,
-            score_mask=considered,
-            compute_metrics=not training,
-            candidates_are_global=True,
-        )
+            if training:
+                # Probabilities are looked up by id, those of remembered items like the others'.
+                extended = self.memory.extend(candidates[:num_positives], ids[:num_positives], 1.0)
+                candidates = tf.concat([candidates, extended.embeddings[num_positives:]], axis=0)
+                ids = tf.concat([ids, tf.cast(extended.ids[num_positives:], ids.dtype)], axis=0)
+        shared = None
+        if not self.in_batch_negatives:
+            shared = tf.range(tf.size(ids)) >= num_positives
+        return {
+            "candidate_embeddings": candidates,
+            "candidate_ids": ids,
+            "candidate_sampling_probability": self._mixture(features, ids),
+            "known_positive_ids": features.get(self._known_column),
+            "shared_negatives": shared,
+            "remove_accidental_hits": True,
+        }
 
     def train_step(self, features: Features) -> dict[str, tf.Tensor]:
         """One step, with the loss scaled where the policy is ``mixed_float16``."""
@@ -249,35 +241,28 @@ class TwoTowerModel(tfrs.Model):
             return unit_vectors(vectors)
         return tf.cast(vectors, tf.float64 if vectors.dtype == tf.float64 else tf.float32)
 
-    def _considered(self, features: Features, ids: tf.Tensor, is_shared: tf.Tensor) -> tf.Tensor:
-        batch_size, num_candidates = tf.shape(features[self._id_column])[0], tf.size(ids)
-        mask, known = None, None
-        if not self.in_batch_negatives:
-            is_positive = tf.eye(batch_size, num_candidates, dtype=tf.bool)
-            mask = tf.logical_or(is_positive, is_shared[tf.newaxis, :])
-        if self._known_column in features:
-            known = features[self._known_column]
-            if not isinstance(known, tf.RaggedTensor):
-                known = tf.RaggedTensor.from_tensor(known)
-            known = tf.cast(known.with_values(_replicas.exchangeable(known.values)), ids.dtype)
-        allowed = CandidateFilter(batch_size, num_candidates, mask, ids, True, known)
-        return allowed.considered(0, batch_size)
-
     def _mixture(self, features: Features, ids: tf.Tensor) -> tf.Tensor | None:
-        """``[num_candidates]``: how likely a draw from this batch's negatives is to give each."""
+        """``[num_candidates]``: how likely a draw from the negatives is to give each candidate.
+
+        Args:
+          features: this replica's batch of features.
+          ids: ``[num_candidates]``, of this replica's candidates.
+        """
         by_popularity = self.in_batch_negatives or self.memory is not None
         if self._probabilities is None or not by_popularity:
             return None
-        uniform = _replicas.total(tf.size(features.get(NEGATIVE_PREFIX + self._id_column, [])))
-        popular = tf.size(ids) - uniform
+        # The draws are those that the queries meet: of all replicas, if these exchange them.
+        total = _replicas.total if self.task.exchanges_candidates else tf.identity
+        uniform = total(tf.size(features.get(NEGATIVE_PREFIX + self._id_column, [])))
+        popular = total(tf.size(ids)) - uniform
         if not self.in_batch_negatives:
-            popular -= _replicas.total(tf.size(features[self._id_column]))
+            popular -= total(tf.size(features[self._id_column]))
         drawn = mixture_probability(
             [popular, uniform],
             [tf.gather(self._probabilities, ids), 1.0 / self._probabilities.shape[0]],
         )
-        # An item that the log does not have can still be at hand, and needs some probability; so
-        # does everything in a first batch without negatives.
+        # An item that the log does not have can still be a candidate, and needs some probability;
+        # so does everything in a first batch without negatives.
         least = tf.reduce_min(self._probabilities[self._probabilities > 0.0]) / 2
         return tf.where(drawn >= least, drawn, least)
 

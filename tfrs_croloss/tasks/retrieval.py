@@ -23,15 +23,17 @@ from tfrs_croloss.losses.ranks import (
     rank_estimator,
     same_type,
 )
-from tfrs_croloss.tasks._batch import CandidateBatch
-from tfrs_croloss.tasks._candidates import CandidateFilter
-from tfrs_croloss.tasks.catalogue import CatalogueRetrieval
+from tfrs_croloss.tasks._candidates import (
+    CandidateBatch,
+    CandidateFilter,
+    CandidatePool,
+    exchangeable_ids,
+    ragged_ids,
+)
 
 require_keras_2("tfrs_croloss.tasks")
 
 import tensorflow_recommenders as tfrs  # noqa: E402
-
-__all__ = ["CatalogueRetrieval", "Retrieval"]
 
 
 class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
@@ -125,9 +127,13 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         compute_batch_metrics: bool = True,
         score_mask: tf.Tensor | None = None,
         known_positive_ids: tf.RaggedTensor | tf.Tensor | None = None,
-        candidates_are_global: bool = False,
+        shared_negatives: tf.Tensor | None = None,
+        remove_accidental_hits: bool | None = None,
     ) -> tf.Tensor:
         """Computes the loss and updates the metrics.
+
+        Under a strategy with several replicas, arguments describe this replica's own queries and
+        candidates; the task exchanges all that is listed per candidate.
 
         Args:
           query_embeddings: ``[num_queries, embedding_dim]``, or ``[num_queries, num_heads,
@@ -136,17 +142,20 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
             i; rows past ``num_queries`` are further negatives for all.
           sample_weight: ``[num_queries]``.
           candidate_sampling_probability: ``[num_candidates]``: the probability with which the
-            sampler draws each candidate, for in-batch negatives its share of the log.
+            sampler draws each candidate; for in-batch negatives, its share of the log.
           candidate_ids: ``[num_candidates]``.
           compute_metrics: whether to update the metrics over the whole catalogue.
           compute_batch_metrics: whether to update the metrics within the batch.
           score_mask: ``[num_queries, num_candidates]`` booleans; candidates at False are not
-            considered.
+            considered. It takes the memory that the fused losses save: prefer ids and
+            ``shared_negatives``, which are applied block by block.
           known_positive_ids: ``[num_queries, (ids)]`` ragged: other items that the query's user
-            chose, which are not to be taken for negatives. A dense matrix is taken as it is,
-            padding included: pad with an id of no candidate. Needs ``candidate_ids``.
-          candidates_are_global: whether the candidates of the other replicas are among those given
-            already, after this replica's own.
+            chose, which are not used as negatives. A dense matrix is taken as it is, padding
+            included: pad with an id of no candidate. Needs ``candidate_ids``.
+          shared_negatives: ``[num_candidates]`` booleans: True for a candidate that is a negative
+            of every query, False for one that is only the positive of its own query. By default all
+            are True, which gives in-batch negatives.
+          remove_accidental_hits: overrides the task's setting for this call, unless None.
 
         Returns:
           The loss, reduced as the loss says.
@@ -156,47 +165,33 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
             floating("candidate_embeddings", candidate_embeddings),
         )
         _check_embeddings(query_embeddings, candidate_embeddings)
-        if self._global_negatives and not candidates_are_global and _replicas.count() > 1:
-            columns = {"embeddings": candidate_embeddings}
-            if candidate_ids is not None:
-                columns["ids"] = tf.reshape(tf.convert_to_tensor(candidate_ids), [-1])
-            if candidate_sampling_probability is not None:
-                columns["probabilities"] = tf.convert_to_tensor(candidate_sampling_probability)
-            gathered = _replicas.all_candidates(columns)
-            if score_mask is not None:
-                others = tf.shape(gathered["embeddings"])[0] - tf.shape(candidate_embeddings)[0]
-                score_mask = tf.pad(
-                    tf.cast(score_mask, tf.bool), [[0, 0], [0, others]], constant_values=True
-                )
-            candidate_embeddings = gathered["embeddings"]
-            candidate_ids = gathered.get("ids")
-            candidate_sampling_probability = gathered.get("probabilities")
-            if known_positive_ids is not None:
-                known_positive_ids = _exchangeable(known_positive_ids)
-        allowed = self._filter(
-            query_embeddings, candidate_embeddings, candidate_ids, score_mask, known_positive_ids
+        candidates = self.candidate_pool(
+            tf.shape(query_embeddings)[0],
+            candidate_embeddings,
+            candidate_ids,
+            candidate_sampling_probability,
+            score_mask=score_mask,
+            known_positive_ids=known_positive_ids,
+            shared_negatives=shared_negatives,
+            remove_accidental_hits=remove_accidental_hits,
         )
         batch = None
         needs_scores = compute_batch_metrics and bool(self._batch_metrics)
         if not needs_scores and self._can_be_fused(query_embeddings):
-            loss = self._fused_loss(
-                query_embeddings,
-                candidate_embeddings,
-                allowed,
-                candidate_sampling_probability,
-                sample_weight,
-            )
+            loss = self._fused_loss(query_embeddings, candidates, sample_weight)
         else:
-            batch = self._batch(query_embeddings, candidate_embeddings, allowed)
-            loss, batch = self._loss_of_scores(batch, candidate_sampling_probability, sample_weight)
+            batch = self._batch(query_embeddings, candidates)
+            loss, batch = self._loss_of_scores(
+                batch, candidates.sampling_probability, sample_weight
+            )
         updates = [metric.update_state(loss) for metric in self._loss_metrics]
         if compute_metrics and query_embeddings.shape.rank == 2:
             num_queries = tf.shape(query_embeddings)[0]
-            positive_ids = None if candidate_ids is None else candidate_ids[:num_queries]
+            positive_ids = None if candidates.ids is None else candidates.ids[:num_queries]
             updates += [
                 metric.update_state(
                     query_embeddings,
-                    candidate_embeddings[:num_queries],
+                    candidates.embeddings[:num_queries],
                     true_candidate_ids=positive_ids,
                     sample_weight=sample_weight,
                 )
@@ -211,43 +206,84 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         with tf.control_dependencies([update for update in updates if update is not None]):
             return tf.identity(loss)
 
-    def _filter(
+    def candidate_pool(
         self,
-        query_embeddings: tf.Tensor,
+        num_queries: tf.Tensor,
         candidate_embeddings: tf.Tensor,
-        candidate_ids: tf.Tensor | None,
-        score_mask: tf.Tensor | None,
-        known_positive_ids: tf.RaggedTensor | tf.Tensor | None,
-    ) -> CandidateFilter:
-        num_queries = tf.shape(query_embeddings)[0]
-        num_candidates = tf.shape(candidate_embeddings)[0]
+        candidate_ids: tf.Tensor | None = None,
+        candidate_sampling_probability: tf.Tensor | None = None,
+        *,
+        score_mask: tf.Tensor | None = None,
+        known_positive_ids: tf.RaggedTensor | tf.Tensor | None = None,
+        shared_negatives: tf.Tensor | None = None,
+        remove_accidental_hits: bool | None = None,
+    ) -> CandidatePool:
+        """The candidates that a call with these arguments ranks, and which count for which query.
+
+        Args:
+          num_queries: number of queries of this replica. The other arguments are those of ``call``.
+
+        Returns:
+          The candidates of all replicas, this replica's first, with the filter that decides for a
+          block of queries which candidates count.
+        """
+        columns = {"embeddings": candidate_embeddings}
+        if candidate_ids is not None:
+            columns["ids"] = tf.reshape(tf.convert_to_tensor(candidate_ids), [-1])
+        if candidate_sampling_probability is not None:
+            columns["probabilities"] = tf.convert_to_tensor(candidate_sampling_probability)
+        num_own = tf.shape(candidate_embeddings)[0]
+        if shared_negatives is not None:
+            columns["shared"] = _checks.with_shape(
+                "shared_negatives",
+                tf.cast(shared_negatives, tf.bool),
+                [candidate_embeddings.shape[0]],
+                [num_own],
+                ["num_candidates"],
+            )
+        if self.exchanges_candidates:
+            columns = _replicas.all_candidates(columns)
+            known_positive_ids = exchangeable_ids(known_positive_ids)
+        num_candidates = tf.shape(columns["embeddings"])[0]
         if score_mask is not None:
             score_mask = _checks.with_shape(
                 "score_mask",
                 tf.cast(score_mask, tf.bool),
-                [query_embeddings.shape[0], candidate_embeddings.shape[0]],
-                [num_queries, num_candidates],
+                [tf.get_static_value(num_queries), candidate_embeddings.shape[0]],
+                [num_queries, num_own],
             )
-        ids, known = None, None
-        if self._remove_accidental_hits or known_positive_ids is not None:
-            if candidate_ids is None:
-                raise ValueError(
-                    "`candidate_ids` should be given where `remove_accidental_hits` is set or "
-                    "`known_positive_ids` is given. Received: None. Pass the id of every candidate."
-                )
-            ids = tf.reshape(tf.convert_to_tensor(candidate_ids), [-1])
-            if known_positive_ids is not None:
-                known = _ragged(known_positive_ids, ids.dtype)
-        return CandidateFilter(
-            num_queries, num_candidates, score_mask, ids, self._remove_accidental_hits, known
+            if self.exchanges_candidates:
+                others = num_candidates - num_own
+                score_mask = tf.pad(score_mask, [[0, 0], [0, others]], constant_values=True)
+        if remove_accidental_hits is None:
+            remove_accidental_hits = self._remove_accidental_hits
+        ids = columns.get("ids")
+        if ids is None and (remove_accidental_hits or known_positive_ids is not None):
+            raise ValueError(
+                "`candidate_ids` should be given where `remove_accidental_hits` is set or "
+                "`known_positive_ids` is given. Received: None. Pass the id of every candidate."
+            )
+        allowed = CandidateFilter.build(
+            num_queries,
+            num_candidates,
+            score_mask=score_mask,
+            shared_negatives=columns.get("shared"),
+            candidate_ids=ids,
+            drop_accidental_hits=remove_accidental_hits,
+            known_positive_ids=ragged_ids(known_positive_ids, ids),
         )
+        return CandidatePool(columns["embeddings"], ids, columns.get("probabilities"), allowed)
 
-    def _batch(
-        self, query_embeddings: tf.Tensor, candidate_embeddings: tf.Tensor, allowed: CandidateFilter
-    ) -> CandidateBatch:
-        scores = _scores(query_embeddings, candidate_embeddings)
+    @property
+    def exchanges_candidates(self) -> bool:
+        """Whether queries meet the candidates of several replicas in the step that is running."""
+        return self._global_negatives and _replicas.count() > 1
+
+    def _batch(self, query_embeddings: tf.Tensor, candidates: CandidatePool) -> CandidateBatch:
+        scores = _scores(query_embeddings, candidates.embeddings)
         if self._temperature is not None:
             scores = scores / self._temperature
+        allowed = candidates.allowed
         mask = None if allowed.lets_all_pass else allowed.considered(0, allowed.num_queries)
         return CandidateBatch(scores, tf.range(allowed.num_queries), mask)
 
@@ -319,13 +355,11 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
     def _fused_loss(
         self,
         query_embeddings: tf.Tensor,
-        candidate_embeddings: tf.Tensor,
-        allowed: CandidateFilter,
-        candidate_sampling_probability: tf.Tensor | None,
+        candidates: CandidatePool,
         sample_weight: tf.Tensor | None,
     ) -> tf.Tensor:
         """The reduced loss, without the score matrix."""
-        loss = self._loss
+        loss, allowed = self._loss, candidates.allowed
         dtype = _numeric.compute_dtype(query_embeddings.dtype)
         row_weights = loss.reduction_weights(allowed.num_queries, dtype, sample_weight)
         if allowed.score_mask is not None:
@@ -337,7 +371,7 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
             query_embeddings = query_embeddings / self._temperature
 
         weights: Any = importance_weights(
-            candidate_sampling_probability, dtype, "candidate_sampling_probability"
+            candidates.sampling_probability, dtype, "candidate_sampling_probability"
         )
 
         def block_weights(start: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
@@ -346,7 +380,7 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
 
         return weighted_loss(
             query_embeddings,
-            candidate_embeddings,
+            candidates.embeddings,
             tf.range(allowed.num_queries),
             row_weights,
             loss.objective,
@@ -411,24 +445,6 @@ def _scores(query_embeddings: tf.Tensor, candidate_embeddings: tf.Tensor) -> tf.
         heads = tf.einsum("qhd,cd->qhc", query_embeddings, candidate_embeddings)
         return tf.reduce_max(heads, axis=1)
     return tf.matmul(query_embeddings, candidate_embeddings, transpose_b=True)
-
-
-def _exchangeable(known_positive_ids: Any) -> Any:
-    """The ids in the form that ids of candidates have after an exchange between replicas."""
-    if isinstance(known_positive_ids, tf.RaggedTensor):
-        return known_positive_ids.with_values(_replicas.exchangeable(known_positive_ids.values))
-    return _replicas.exchangeable(tf.convert_to_tensor(known_positive_ids))
-
-
-def _ragged(known_positive_ids: Any, dtype: tf.DType) -> tf.RaggedTensor:
-    if not isinstance(known_positive_ids, tf.RaggedTensor):
-        known_positive_ids = tf.RaggedTensor.from_tensor(known_positive_ids)
-    if known_positive_ids.dtype != dtype and tf.string in (known_positive_ids.dtype, dtype):
-        raise ValueError(
-            "`known_positive_ids` should have the type of `candidate_ids`. Received: "
-            f"{known_positive_ids.dtype.name} and {dtype.name}."
-        )
-    return tf.cast(known_positive_ids, dtype)
 
 
 def _num_items(loss: tf.keras.losses.Loss, num_items: int | None) -> int | None:
