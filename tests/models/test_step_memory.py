@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.tiny_run import python_output
+from tests.support.processes import python_output
 
 NUM_QUERIES, NUM_CANDIDATES = 2_048, 65_536
 DENSE_BYTES = NUM_QUERIES * NUM_CANDIDATES * (1 + 4)  # a mask of booleans, and scores
