@@ -1,4 +1,7 @@
-"""Errors that name the argument, what was required, what arrived and the remedy."""
+"""Checks and conversions of arguments.
+
+Errors name the argument, what was required, what arrived and the remedy.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,7 @@ def matrix(name: str, value: tf.Tensor, shape: str) -> None:
 
 
 def same_shape(name: str, value: tf.Tensor, other_name: str, other: tf.Tensor) -> tf.Tensor:
-    """Returns ``value``, checked to have the shape of ``other`` (at run time where need be)."""
+    """Returns ``value``, checked to have the shape of ``other`` (at run time if necessary)."""
     message = (
         f"`{name}` should have the shape of `{other_name}`: one row per query and one column per "
         "candidate."
@@ -122,7 +125,7 @@ def with_shape(
     dynamic: list[tf.Tensor],
     dimensions: Sequence[str] = ("num_queries", "num_candidates"),
 ) -> tf.Tensor:
-    """Returns ``value``, checked to have a shape (at run time where it is not known before)."""
+    """Returns ``value``, checked to have a shape (at run time if it is not known statically)."""
     required = ", ".join(dimensions[: len(static)])
     message = f"`{name}` should have the shape [{required}]."
     if not value.shape.is_compatible_with(static):
@@ -137,16 +140,16 @@ def with_shape(
 
 
 def rows(values: tf.Tensor, wrong: tf.Tensor, message: str) -> tf.Tensor:
-    """Returns ``values`` unless a row is wrong, in which case the error lists the rows.
+    """Returns ``values``, or raises an error that lists the rows that are wrong.
 
-    Eagerly a ``ValueError``; inside a ``tf.function`` an assertion that raises
+    Eager code raises a ``ValueError``; inside a ``tf.function`` an assertion raises a
     ``tf.errors.InvalidArgumentError`` when it runs. XLA drops assertions, so compiled code
     cannot raise.
 
     Args:
-      values: any tensor that the check guards.
+      values: any tensor; it is returned.
       wrong: ``[num_queries]`` booleans.
-      message: what was required, and the remedy.
+      message: says what was required, and the remedy.
     """
     if tf.executing_eagerly():
         if bool(tf.reduce_any(wrong)):
@@ -161,3 +164,36 @@ def rows(values: tf.Tensor, wrong: tf.Tensor, message: str) -> tf.Tensor:
     )
     with tf.control_dependencies([check]):
         return tf.identity(values)
+
+
+def floating(name: str, values: tf.Tensor, dtype: tf.DType | None = None) -> tf.Tensor:
+    """``values`` as a tensor, checked to be floating point; Python numbers become ``dtype``."""
+    values = tf.convert_to_tensor(values, dtype_hint=dtype)
+    if not values.dtype.is_floating:
+        raise ValueError(
+            f"`{name}` should be floating point. Received dtype: {values.dtype.name}. Cast it to "
+            "tf.float32."
+        )
+    return values
+
+
+def same_type(one: tf.Tensor, other: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Both tensors in the wider of their types."""
+    dtype = one.dtype if one.dtype.size >= other.dtype.size else other.dtype
+    return tf.cast(one, dtype), tf.cast(other, dtype)
+
+
+def candidates(
+    scores: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor | None
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+    """Scores, labels and mask as tensors of one shape, ``[num_queries, num_candidates]``."""
+    scores = floating("scores", scores)
+    matrix("scores", scores, "[num_queries, num_candidates]")
+    labels = tf.convert_to_tensor(labels)
+    matrix("labels", labels, "[num_queries, num_candidates]")
+    labels = same_shape("labels", labels, "scores", scores)
+    if mask is not None:
+        mask = tf.cast(mask, tf.bool)
+        matrix("mask", mask, "[num_queries, num_candidates]")
+        mask = same_shape("mask", mask, "scores", scores)
+    return scores, labels, mask

@@ -16,8 +16,8 @@ from tfrs_croloss import (
     LambdaCROLoss,
     PairwiseSoftmaxLoss,
     SoftmaxAtK,
-    comparison,
 )
+from tfrs_croloss.losses import kernels
 from tfrs_croloss.tasks import CatalogueRetrieval, Retrieval
 
 ACTIVATIONS = ("tanh", "atan", "relu")
@@ -113,14 +113,14 @@ def test_pairwise_softmax_becomes_softmax(activation):
     for one, other in zip(near, softmax):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
     ahead = tf.constant([0.1, 1.0, 5.0], tf.float64)
-    kernel = comparison.PairwiseSoftmax(activation, 0.1)
+    kernel = kernels.PairwiseSoftmax(activation, 0.1)
     assert (kernel(ahead).numpy() < np.exp(ahead)).all()
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("temperature", [0.02, 0.3])
 def test_the_pairwise_kernel_s_derivative_is_its_own(activation, temperature):
-    kernel = comparison.PairwiseSoftmax(activation, temperature)
+    kernel = kernels.PairwiseSoftmax(activation, temperature)
     gaps = tf.constant([-7.0, -2.0, -0.3, 0.0, 0.4, 6.0], tf.float64)
     with tf.GradientTape() as tape:
         tape.watch(gaps)

@@ -9,7 +9,10 @@ import pytest
 import tensorflow as tf
 
 from tests.support import oracle
+from tfrs_croloss import CROLoss, LambdaCROLoss
 from tfrs_croloss.losses import kernels
+from tfrs_croloss.losses._chunk_sums import has_fast_form
+from tfrs_croloss.tasks import Retrieval
 
 GAPS = [-1e4, -80.0, -5.5, -5.0, -1.0, -1e-6, 0.0, 1e-6, 0.5, 3.0, 40.0]
 
@@ -92,5 +95,90 @@ def test_the_exponential_s_sum_is_taken_in_the_log_domain():
 
 
 def test_config_round_trip_of_every_built_in_kernel():
-    for kernel in (kernels.Hinge(1.5), *(kind() for kind in kernels.BUILT_IN.values())):
+    for kernel in (kernels.Hinge(1.5), *(kind() for kind in kernels.NAMED.values())):
         assert kernels.get(kernels.to_config(kernel), gradient=False) == kernel
+
+
+class Squared(kernels.ComparisonKernel):
+    """Half the square of the hinge, which is exactly zero below its margin."""
+
+    vanishes_far_below = True
+
+    def __call__(self, gaps):
+        return 0.5 * tf.square(tf.nn.relu(gaps + 1.0))
+
+
+class Cautious(Squared):
+    """As its parent, but without a declaration of its own."""
+
+
+class NarrowSigmoid(kernels.Sigmoid):
+    """A subclass of a built-in kernel."""
+
+
+class OverflowingRoot(kernels.ComparisonKernel):
+    """Small far below a tie, but only on paper: the square of the gap overflows."""
+
+    vanishes_far_below = True
+
+    def __call__(self, gaps):
+        return 0.5 * (gaps + tf.sqrt(tf.square(gaps) + 1.0))
+
+
+def test_the_fast_form_is_for_classes_that_declare_it_themselves():
+    def is_fast(kernel, rank_kernel=None):
+        if rank_kernel is None:
+            return has_fast_form(CROLoss(kernel=kernel).objective)
+        return has_fast_form(LambdaCROLoss(rank_kernel=rank_kernel, kernel=kernel).objective)
+
+    assert is_fast(Squared()) and is_fast("softplus", Squared()) and is_fast(Squared(), "unit_step")
+    assert not is_fast(Cautious()) and not is_fast(NarrowSigmoid()) and not is_fast(tf.exp)
+    assert not is_fast("softplus", Cautious()) and not is_fast(Cautious(), "softplus")
+    assert all(kind.vanishes_far_below for kind in kernels.NAMED.values())
+
+
+@pytest.mark.parametrize("kind", kernels.NAMED.values())
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+def test_named_kernels_vanish_far_below_a_tie(kind, dtype):
+    kernel, gaps = kind(), tf.constant([[kernels.FAR_BELOW]], dtype)
+    values = kernel.block_values(gaps) if kernel.has_gradient else (kernel(gaps),)
+    for value in values:
+        np.testing.assert_array_equal(value, [[0.0]])
+
+
+def test_a_wrong_declaration_is_refused():
+    with pytest.raises(ValueError, match="`rank_kernel` should be exactly 0.*OverflowingRoot"):
+        LambdaCROLoss(rank_kernel=OverflowingRoot())
+    with pytest.raises(ValueError, match="`kernel` should be exactly 0.*vanishes_far_below"):
+        tf.function(lambda: CROLoss(kernel=OverflowingRoot()).per_query([[1.0]], [[1.0]]))()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"score_mask": np.eye(5, 11) + np.arange(11) % 3 > 0}], ids=["all", "masked"]
+)
+@pytest.mark.parametrize("rank_kernel", ["sigmoid", "unit_step", "exponential", Squared()])
+def test_a_kernel_of_ones_own_gives_the_same_numbers_block_by_block(rank_kernel, options):
+    generator = np.random.default_rng(0)
+    arguments = [tf.constant(generator.normal(size=[count, 4])) for count in (5, 11)]
+    results = []
+    for kernel in (Squared(), Cautious()):
+        loss = LambdaCROLoss(1.2, rank_kernel, kernel, 300)
+        with tf.GradientTape() as tape:
+            tape.watch(arguments)
+            value = Retrieval(loss, memory_budget=2 * 8 * 11)(*arguments, **options)
+        results.append((value, *tape.gradient(value, arguments)))
+    for fast, slow in zip(*results):
+        np.testing.assert_allclose(fast, slow, rtol=1e-9, atol=1e-12)
+
+
+def test_a_name_is_one_line_beside_the_class(monkeypatch):
+    monkeypatch.setattr(kernels.naming, "NAMED", dict(kernels.NAMED))
+    kernels.named("squared")(Squared)
+    loss = CROLoss(kernel="squared")
+    assert loss.get_config()["kernel"] == {"name": "squared"}
+    assert type(CROLoss.from_config(loss.get_config()).kernel) is Squared
+    kernels.named("squared")(Squared)  # A notebook's cell that is run again.
+    with pytest.raises(ValueError, match="no other kernel has. Received: 'softplus'"):
+        kernels.named("softplus")(Squared)
+    with pytest.raises(ValueError, match="'squared', 'unit_step'.*import the module"):
+        CROLoss(kernel="unknown")

@@ -1,26 +1,22 @@
-"""The losses, and what they are made of: comparison kernels, rank weightings and soft ranks.
+"""The losses, and their parts: comparison kernels, rank weightings and soft ranks.
 
-``CROLoss`` and ``LambdaCROLoss`` are the family of the paper; ``baselines`` has the losses to
-compare them with. ``kernels``, ``weightings`` and ``ranks`` are the parts that a loss of your
-own is built from, and ``diagnostics`` says what to watch while it trains.
+``CROLoss`` and ``LambdaCROLoss`` are the losses of the paper, and ``baselines`` has the losses to
+compare them with. ``kernels``, ``weightings``, ``ranks`` and the base classes ``RankLoss`` and
+``RowLoss`` are the parts for a loss of your own.
 """
 
 from __future__ import annotations
 
 from tfrs_croloss.losses import baselines, diagnostics, kernels, ranks, weightings
+from tfrs_croloss.losses._objective import RankObjective
+from tfrs_croloss.losses.base import RankLoss, RetrievalLoss, RowLoss
 from tfrs_croloss.losses.baselines import (
     BilateralSoftmax,
     BinaryCrossEntropy,
     PairwiseSoftmaxLoss,
     SoftmaxAtK,
 )
-from tfrs_croloss.losses.croloss import (
-    CROLoss,
-    LambdaCROLoss,
-    RetrievalLoss,
-    cro_loss,
-    lambda_cro_loss,
-)
+from tfrs_croloss.losses.croloss import CROLoss, LambdaCROLoss, cro_loss, lambda_cro_loss
 from tfrs_croloss.losses.diagnostics import rank_diagnostics
 from tfrs_croloss.losses.kernels import ComparisonKernel
 from tfrs_croloss.losses.ranks import soft_rank
@@ -34,9 +30,12 @@ __all__ = [
     "LambdaCROLoss",
     "PairwiseSoftmaxLoss",
     "PowerWeighting",
+    "RankLoss",
+    "RankObjective",
     "RankWeighting",
     "RetrievalLoss",
     "RetrievalSizeWeighting",
+    "RowLoss",
     "SoftmaxAtK",
     "baselines",
     "cro_loss",

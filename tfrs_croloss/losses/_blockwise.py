@@ -1,12 +1,12 @@
-"""Loss and gradients straight from embeddings, never holding the whole score matrix.
+"""Loss and gradients straight from embeddings, without ever holding the whole score matrix.
 
-Queries are taken block by block, and a block's candidates chunk by chunk. A block's scores, ranks,
-weights and its parts of both gradients are done together: three matrix products, and nothing is
-computed twice. Chunks are small enough that the passes over their scores stay in the processor's
-cache. The gradients are known when the loss is, so nothing of a block has to be kept for the
-backward pass.
+Queries are processed block by block, and a block's candidates chunk by chunk. A block's scores,
+ranks, weights and its parts of both gradients are computed together: three matrix products, and
+nothing is computed twice. Chunks are small enough that the passes over their scores stay in the
+processor's cache. The gradients are known when the loss is, so nothing of a block has to be kept
+for the backward pass.
 
-That is for losses that are sums over candidates. Others are given a block's rows whole.
+This holds for objectives that have a fast form. Others see whole rows of a block's scores.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import tensorflow as tf
 
 from tfrs_croloss.losses import _numeric
 from tfrs_croloss.losses._chunk_sums import (
-    NO_GAP,
     ChunkSums,
     chunk_sums,
     has_fast_form,
@@ -28,12 +27,13 @@ from tfrs_croloss.losses._chunk_sums import (
 )
 from tfrs_croloss.losses._dense import one_positive
 from tfrs_croloss.losses._objective import Objective, RankObjective
+from tfrs_croloss.losses.kernels import FAR_BELOW
 from tfrs_croloss.losses.ranks import RankEstimator, count_true
 
 # A chunk's scores and what is made of them should stay in the processor's cache.
 _CHUNK_BYTES = 6 * 2**20
-# The gradient of all candidates is written once per block, so that blocks should not be too thin,
-# the less so the more candidates there are: a long gradient does not stay in the cache.
+# The gradient of all candidates is written once per block, so blocks should not be too thin. The
+# more candidates there are, the thicker they should be: a long gradient leaves the cache.
 _LEAST_ROWS = 40
 _CANDIDATES_PER_ROW = 18_000
 _THICK_BYTES = 520 * 2**20
@@ -41,14 +41,18 @@ _THICK_BYTES = 520 * 2**20
 
 @dataclasses.dataclass(frozen=True)
 class Competition:
-    """Who competes with a block of queries, as functions of the block's first row and its size.
+    """Which candidates are negatives of a block of queries, and how they count.
+
+    All but the estimator are functions of the block's first row and its number of rows.
 
     Attributes:
-      mask: gives ``[num_rows, num_candidates]`` booleans, or None where all compete.
-      dropped: gives ``[num_dropped, 2]`` pairs of a row of the block and a column to take out.
-      estimator: from the number of negatives of each row, ``[num_rows]``, how they stand for the
+      estimator: maps the number of negatives of each row, ``[num_rows]``, to how they stand for the
         catalogue.
-      candidate_weights: gives ``[1 or num_rows, num_candidates]`` importance weights, or None.
+      mask: returns ``[num_rows, num_candidates]`` booleans; None if all candidates compete.
+      dropped: returns ``[num_dropped, 2]`` pairs of a row of the block and a column to leave out;
+        None if there are none.
+      candidate_weights: returns ``[1 or num_rows, num_candidates]`` importance weights; None if
+        every candidate counts once.
     """
 
     estimator: Callable[[tf.Tensor], RankEstimator]
@@ -74,10 +78,11 @@ def weighted_loss(
       positive_columns: ``[num_queries]``: the row of ``candidate_embeddings`` that is each query's
         positive.
       row_weights: ``[num_queries]``.
-      objective: any; those of built-in kernels are chunked, and need less time and memory.
-      competition: who competes with whom.
-      memory_budget: in bytes, for the slopes of one block; see ``most_rows``. Without a fast form,
-        several matrices are as large.
+      objective: how the loss is computed. Objectives that have a fast form are computed in chunks,
+        and need less time and memory.
+      competition: which candidates are negatives of which queries.
+      memory_budget: bytes for the slopes of one block; see ``most_rows``. Without a fast form,
+        several matrices of this size are needed.
 
     Returns:
       A scalar, differentiable with respect to both embeddings.
@@ -99,8 +104,8 @@ def weighted_loss(
         )
 
         def backward(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            # Here and not before, so that the slopes are no longer in memory; and scaled and
-            # transposed in chunks, which stay in the cache.
+            # Done here, when the slopes are no longer in memory; and in chunks, which stay in the
+            # cache.
             scaled = [tf.transpose(upstream * push) for push in whole.pushes]
             candidate_gradient = tf.concat(scaled, axis=0) if len(scaled) > 1 else scaled[0]
             return upstream * whole.query_gradient, tf.tensor_scatter_nd_add(
@@ -117,9 +122,9 @@ def most_rows(
 ) -> int | tf.Tensor:
     """How many queries a block may have: at least one.
 
-    By default as many as fit 6 MB, and no fewer than 40; in chunks, no fewer than one for every
-    18,000 candidates either, as far as these fit 545 MB. A tensor where the number of candidates is
-    not known beforehand.
+    By default, as many as fit into 6 MB, but at least 40; where candidates come in chunks, also at
+    least one per 18,000 candidates, as long as they fit into 545 MB. The result is a tensor where
+    the number of candidates is not known statically.
     """
     num_candidates = candidates.shape[0]
     if num_candidates is None:
@@ -135,14 +140,14 @@ def most_rows(
 
 
 def rows_per_block(num_queries: tf.Tensor, most: int | tf.Tensor) -> tf.Tensor:
-    """How many queries go into blocks of even size, of at most so many: at least one."""
+    """The number of queries per block, if blocks of at most ``most`` have even sizes."""
     queries = tf.maximum(tf.cast(num_queries, tf.int64), 1)
     num_blocks = -(-queries // most)
     return tf.cast(-(-queries // num_blocks), tf.int32)
 
 
 def chunk_bounds(num_candidates: int, num_rows: int, itemsize: int) -> list[int]:
-    """Where chunks of candidates begin and end, in blocks of so many rows.
+    """Where chunks of candidates begin and end, for blocks of ``num_rows`` queries.
 
     >>> chunk_bounds(100_000, 64, 4)
     [0, 20000, 40000, 60000, 80000, 100000]
@@ -153,7 +158,16 @@ def chunk_bounds(num_candidates: int, num_rows: int, itemsize: int) -> list[int]
 
 @dataclasses.dataclass(frozen=True)
 class _Block:
-    """``size`` queries from row ``start`` on: weights, and the positives' columns and rows."""
+    """``size`` queries from row ``start`` on.
+
+    Attributes:
+      start: scalar, the first row.
+      size: scalar, the number of rows.
+      queries: ``[size, dim]`` embeddings.
+      weights: ``[size]`` weights of the queries' losses.
+      columns: ``[size]`` columns of the positives.
+      positive_rows: ``[size, dim]`` embeddings of the positives.
+    """
 
     start: tf.Tensor
     size: tf.Tensor
@@ -164,13 +178,13 @@ class _Block:
 
 
 class _Part(NamedTuple):
-    """What a block adds, or all blocks together.
+    """The loss and the gradients of one block, or of all blocks together.
 
     Attributes:
-      loss: the weighted sum.
+      loss: the weighted sum of the losses.
       query_gradient: ``[num_queries, dim]``.
       pushes: the gradient of each chunk of candidates as negatives, ``[dim, chunk_size]``.
-      pull: ``[num_queries, dim]``: that of each query's positive.
+      pull: ``[num_queries, dim]``: the gradient of each query's positive.
     """
 
     loss: tf.Tensor
@@ -188,7 +202,7 @@ def _blocked(
     competition: Competition,
     memory_budget: int | None,
 ) -> _Part:
-    """What all blocks add together."""
+    """The loss and the gradients of all blocks."""
     num_queries, dim = tf.shape(queries)[0], tf.shape(queries)[1]
     most = most_rows(candidates, memory_budget, has_fast_form(objective))
     size = rows_per_block(num_queries, most)
@@ -206,7 +220,7 @@ def _blocked(
     row_weights = tf.pad(row_weights, [[0, filling]])
     padded_columns = tf.pad(positive_columns, [[0, filling]])
     gradients, pulls = (
-        # With one block of zeros, in case that there are no queries.
+        # The first block starts as zeros, in case there are no queries.
         tf.TensorArray(
             queries.dtype, tf.maximum(num_blocks, 1), element_shape=[None, candidates.shape[1]]
         ).write(0, tf.zeros([size, dim], queries.dtype))
@@ -258,42 +272,44 @@ def _chunked_part(
     bound: tf.Tensor,
     block: _Block,
 ) -> _Part:
-    """By the sums over chunks of candidates; ``bound`` is what no gap is above."""
-    # From a matrix product like the others, so that an item like the positive ties with it.
+    """One block, by the sums over chunks of candidates; no gap is above ``bound``."""
+    # From a matrix product as for the candidates, so that a copy of the positive ties with it.
     positive = tf.linalg.diag_part(tf.matmul(block.queries, block.positive_rows, transpose_b=True))
-    rivals = _Rivals(positive, competition, block)
+    block_gaps = _BlockGaps(positive, competition, block)
     weights = _candidate_weights(competition, block)
     sums: list[ChunkSums] = []
     for chunk in chunks:
         # One chunk after the other: together they would not stay in the cache.
-        with tf.control_dependencies([s.slope_sums for s in sums[-1:]]):
+        with tf.control_dependencies([s.gap_sums.slope_sums for s in sums[-1:]]):
             scores = tf.matmul(block.queries, chunk.rows, transpose_b=True)
-            gaps = rivals.gaps(chunk, scores)
+            gaps = block_gaps.of(chunk, scores)
             sums.append(chunk_sums(gaps, objective, chunk.columns_of(weights), bound))
-    losses, factors = losses_and_factors(sums, objective, competition.estimator(rivals.count))
+    estimator = competition.estimator(block_gaps.num_negatives)
+    losses, factors = losses_and_factors(sums, objective, estimator)
     losses = tf.where(tf.math.is_nan(positive), positive, losses)
-    # The row factors go into the thin matrices, and the positive's part is a thin one too.
+    # The row factors are multiplied into the thin matrices; the positive's part is thin too.
     factors = [(block.weights * factor)[:, tf.newaxis] for factor in factors]
     query_gradient, pull = tf.zeros_like(block.queries), tf.zeros_like(positive)[:, tf.newaxis]
     pushes = []
     for s, chunk, factor in zip(sums, chunks, factors):
-        query_gradient += factor * tf.matmul(s.slopes, chunk.rows)
-        pull += factor * s.slope_sums[:, tf.newaxis]
-        # Transposed, since the other product of the two takes twice the time on CPUs.
-        pushes.append(tf.matmul(factor * block.queries, s.slopes, transpose_a=True))
+        slopes, slope_sums = s.gap_sums.slopes, s.gap_sums.slope_sums
+        query_gradient += factor * tf.matmul(slopes, chunk.rows)
+        pull += factor * slope_sums[:, tf.newaxis]
+        # Transposed, since the other form of the product takes twice the time on CPUs.
+        pushes.append(tf.matmul(factor * block.queries, slopes, transpose_a=True))
     query_gradient -= pull * block.positive_rows
     loss = tf.reduce_sum(block.weights * losses)
     return _Part(loss, query_gradient, pushes, -pull * block.queries)
 
 
 def _whole_part(
-    objective: Objective, competition: Competition, everyone: _Chunk, block: _Block
+    objective: Objective, competition: Competition, candidates: _Chunk, block: _Block
 ) -> _Part:
-    """By the form that takes whole rows of scores; ``everyone`` has all candidates."""
-    scores = tf.matmul(block.queries, everyone.rows, transpose_b=True)
-    rivals = _Rivals(tf.gather(scores, block.columns, batch_dims=1), competition, block)
-    gaps = rivals.gaps(everyone, scores)
-    negatives = tf.not_equal(gaps, tf.constant(NO_GAP, gaps.dtype))
+    """One block, by the form that needs whole rows of scores; the chunk holds all candidates."""
+    scores = tf.matmul(block.queries, candidates.rows, transpose_b=True)
+    positive = tf.gather(scores, block.columns, batch_dims=1)
+    gaps = _BlockGaps(positive, competition, block).of(candidates, scores)
+    negatives = tf.not_equal(gaps, tf.constant(FAR_BELOW, gaps.dtype))
     estimator = dataclasses.replace(
         competition.estimator(count_true(negatives, scores.dtype)),
         candidate_weights=_candidate_weights(competition, block),
@@ -302,14 +318,14 @@ def _whole_part(
     gradient *= block.weights[:, tf.newaxis]
     return _Part(
         tf.reduce_sum(block.weights * losses),
-        tf.matmul(gradient, everyone.rows),
+        tf.matmul(gradient, candidates.rows),
         [tf.matmul(block.queries, gradient, transpose_a=True)],
         tf.zeros_like(block.queries),
     )
 
 
 def _chunks(candidates: tf.Tensor, num_queries: int | None, most: int | tf.Tensor) -> list[_Chunk]:
-    """Chunks for blocks of ``most`` rows; one where the number of candidates is not known."""
+    """Chunks for blocks of ``most`` rows; one chunk if the number of candidates is not known."""
     num_candidates = candidates.shape[0]
     if num_candidates is None or not isinstance(most, int):
         return [_Chunk(candidates, 0, -1)]
@@ -325,12 +341,12 @@ def _candidate_weights(competition: Competition, block: _Block) -> tf.Tensor | N
 
 
 def _longest(vectors: tf.Tensor) -> tf.Tensor:
-    """The length of the longest vector; infinite or NaN where it does not fit the type."""
+    """The length of the longest vector; infinite or NaN if it does not fit the type."""
     return tf.sqrt(tf.reduce_max(tf.reduce_sum(tf.square(vectors), axis=-1)))
 
 
 class _Chunk:
-    """Candidates from ``first`` up to, not including, ``last``; all where ``last`` is -1."""
+    """Candidates from ``first`` up to, not including, ``last``; all if ``last`` is -1."""
 
     def __init__(self, candidates: tf.Tensor, first: int, last: int) -> None:
         self.is_all = last < 0 or (first == 0 and last == candidates.shape[0])
@@ -342,19 +358,19 @@ class _Chunk:
         return matrix if matrix is None or self.is_all else matrix[:, self.first : self.last]
 
     def local(self, columns: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Columns as counted within the chunk, and whether they are in it."""
+        """Columns counted from the start of the chunk, and whether they are in it."""
         if self.is_all:
             return columns, tf.ones_like(columns, tf.bool)
         inside = tf.logical_and(columns >= self.first, columns < self.last)
         return tf.clip_by_value(columns - self.first, 0, self.last - self.first - 1), inside
 
 
-class _Rivals:
-    """Turns a block's scores into gaps, ``NO_GAP`` where a candidate does not compete.
+class _BlockGaps:
+    """Turns a block's scores into gaps, ``FAR_BELOW`` where a candidate is not a negative.
 
     Attributes:
-      count: ``[num_rows]``: how many of the candidates seen so far compete, where a mask says so;
-        without a mask, known positives that are taken out are counted too.
+      num_negatives: ``[num_rows]``: the number of negatives in the chunks so far. Without a mask,
+        known positives that are dropped are counted too.
     """
 
     def __init__(self, positive: tf.Tensor, competition: Competition, block: _Block) -> None:
@@ -364,27 +380,28 @@ class _Rivals:
         self._size = size
         self._considered = None if competition.mask is None else competition.mask(start, size)
         self._dropped = None if competition.dropped is None else competition.dropped(start, size)
-        # Without a mask all compete but the positive.
-        self.count = tf.zeros_like(positive) - (1.0 if self._considered is None else 0.0)
+        # Without a mask, all candidates but the positive are negatives.
+        self.num_negatives = tf.zeros_like(positive) - (1.0 if self._considered is None else 0.0)
 
-    def gaps(self, chunk: _Chunk, scores: tf.Tensor) -> tf.Tensor:
+    def of(self, chunk: _Chunk, scores: tf.Tensor) -> tf.Tensor:
         """The gaps of a chunk, ``[num_rows, chunk_size]``."""
-        no_gap = tf.constant(NO_GAP, scores.dtype)
+        far_below = tf.constant(FAR_BELOW, scores.dtype)
         gaps = scores - self._positive
         if self._considered is not None:
-            gaps = tf.where(chunk.columns_of(self._considered), gaps, no_gap)
+            gaps = tf.where(chunk.columns_of(self._considered), gaps, far_below)
         local, inside = chunk.local(self._columns)
         place = tf.stack([tf.range(self._size), local], axis=-1)
-        own = tf.fill(tf.shape(local), no_gap)
+        own = tf.fill(tf.shape(local), far_below)
         if not chunk.is_all:
             own = tf.where(inside, own, tf.gather_nd(gaps, place))
         gaps = tf.tensor_scatter_nd_update(gaps, place, own)
         if self._dropped is not None:
             local, inside = chunk.local(self._dropped[:, 1])
             listed = tf.boolean_mask(tf.stack([self._dropped[:, 0], local], axis=-1), inside)
-            gaps = tf.tensor_scatter_nd_update(gaps, listed, tf.fill([tf.shape(listed)[0]], no_gap))
+            none = tf.fill([tf.shape(listed)[0]], far_below)
+            gaps = tf.tensor_scatter_nd_update(gaps, listed, none)
         if self._considered is None:
-            self.count += tf.cast(tf.shape(gaps)[1], gaps.dtype)
+            self.num_negatives += tf.cast(tf.shape(gaps)[1], gaps.dtype)
         else:
-            self.count += tf.reduce_sum(tf.cast(gaps > no_gap, gaps.dtype), axis=-1)
+            self.num_negatives += tf.reduce_sum(tf.cast(gaps > far_below, gaps.dtype), axis=-1)
         return gaps

@@ -1,9 +1,9 @@
 """From scores to losses, with the gradient written out rather than differentiated.
 
-With built-in kernels and one positive per row, which is what TFRS and most models have, the
-positive is handled by its index, and values and gradient come from one pass (``_by_index``). The
-readable form beside it (``_all_positives``) takes whatever there is: kernels of a user's own,
-several positives, objectives that are not about ranks.
+With kernels that vanish far below a tie and one positive per row, which is what TFRS and most
+models have, the positive is handled by its index, and values and gradient come from one pass
+(``_by_index``). The readable form beside it (``_all_positives``) handles everything else: other
+kernels, several positives, and objectives that do not depend on ranks.
 """
 
 from __future__ import annotations
@@ -15,21 +15,19 @@ import tensorflow as tf
 
 from tfrs_croloss import _checks
 from tfrs_croloss.losses import _numeric
-from tfrs_croloss.losses._chunk_sums import NO_GAP, chunk_sums, has_fast_form, losses_and_factors
+from tfrs_croloss.losses._chunk_sums import chunk_sums, has_fast_form, losses_and_factors
 from tfrs_croloss.losses._objective import Objective, RankObjective, RowObjective
-from tfrs_croloss.losses.kernels import LARGE_GAP, Exponential, PairwiseSoftmax
+from tfrs_croloss.losses.kernels import FAR_BELOW, LARGE_GAP
 from tfrs_croloss.losses.ranks import (
     RankEstimator,
-    checked_candidates,
     count_true,
     importance_weights,
     positives_and_negatives,
-    rank_estimator,
 )
 
 Factored = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
-"""Losses ``[num_queries]``; then ``[num_queries]`` and ``[num_queries, num_candidates]`` whose
-product is the gradient."""
+"""Losses ``[num_queries]``, and two tensors, ``[num_queries]`` and ``[num_queries,
+num_candidates]``, whose product is the gradient."""
 
 
 def pair_losses(
@@ -43,10 +41,10 @@ def pair_losses(
 
     Args:
       scores: ``[num_queries, num_candidates]`` floats.
-      positive_columns: ``[num_queries]`` ints: where each row's positive stands.
+      positive_columns: ``[num_queries]`` ints: the column of each row's positive.
       negatives: the shape of ``scores``, booleans; False at the positive.
       estimator: how the candidates stand for the catalogue.
-      objective: what to make of the ranks.
+      objective: how the loss is computed.
 
     Returns:
       ``[num_queries]`` losses, differentiable with respect to ``scores``.
@@ -67,7 +65,7 @@ def pair_losses(
 
 def _goes_by_index(objective: Objective) -> TypeGuard[RankObjective]:
     """Whether ``_by_index`` gives the numbers of the readable form to the last digits."""
-    return has_fast_form(objective) and not isinstance(objective.kernel, PairwiseSoftmax)
+    return has_fast_form(objective) and objective.kernel.block_form_is_exact
 
 
 def _by_index(
@@ -78,31 +76,35 @@ def _by_index(
     objective: RankObjective,
     otherwise: Callable[[], Factored],
 ) -> Factored:
-    """As ``one_positive`` for built-in kernels.
+    """As ``one_positive``, for objectives that have a fast form.
 
     Args:
       scores: ``[num_queries, num_candidates]``.
       positive_columns: ``[num_queries]`` ints.
-      competing: the shape of ``scores``, booleans, of any value at the positive; None for all.
-      estimator, objective: as elsewhere.
-      otherwise: what to do where exponentials of gaps do not fit the type.
+      competing: the shape of ``scores``, booleans; the value at the positive does not matter. None
+        if all candidates compete.
+      estimator: how the candidates stand for the catalogue.
+      objective: how the loss is computed.
+      otherwise: computes the result where exponentials of the gaps do not fit the type.
     """
-    no_gap = tf.constant(NO_GAP, scores.dtype)
+    far_below = tf.constant(FAR_BELOW, scores.dtype)
     positive = tf.gather(scores, positive_columns, batch_dims=1)
     gaps = scores - positive[:, tf.newaxis]
     if competing is not None:
-        gaps = tf.where(competing, gaps, no_gap)
+        gaps = tf.where(competing, gaps, far_below)
     rows = tf.range(tf.shape(scores)[0], dtype=positive_columns.dtype)
     place = tf.stack([rows, positive_columns], axis=-1)
-    gaps = tf.tensor_scatter_nd_update(gaps, place, tf.fill(tf.shape(positive), no_gap))
+    gaps = tf.tensor_scatter_nd_update(gaps, place, tf.fill(tf.shape(positive), far_below))
     sums = chunk_sums(gaps, objective, estimator.candidate_weights)
     losses, factors = losses_and_factors([sums], objective, estimator)
     # A NaN positive leaves no trace in a row without negatives; it must not look like a loss of 0.
     losses = tf.where(tf.math.is_nan(positive), positive, losses)
-    gradient = tf.tensor_scatter_nd_update(sums.slopes, place, -sums.slope_sums)
-    if not isinstance(objective.kernel, Exponential):
+    slopes, slope_sums = sums.gap_sums.slopes, sums.gap_sums.slope_sums
+    gradient = tf.tensor_scatter_nd_update(slopes, place, -slope_sums)
+    log_scale = sums.gap_sums.counts.log_scale
+    if log_scale is None:
         return losses, factors[0], gradient
-    fits = tf.reduce_max(sums.largest) <= LARGE_GAP
+    fits = tf.reduce_max(log_scale) <= LARGE_GAP
     return tf.cond(fits, lambda: (losses, factors[0], gradient), otherwise)
 
 
@@ -144,20 +146,20 @@ def _all_positives(
     negatives: tf.Tensor,
     estimator: RankEstimator,
     objective: Objective,
-    absent: float,
+    loss_without_positive: float,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """As ``one_positive``, summed over a row's positives; ``absent`` where there is none."""
+    """As ``one_positive``, summed over the positives of each row."""
     count = tf.reduce_sum(tf.cast(positives, tf.int32), axis=-1)
     if isinstance(objective, RowObjective):
         losses, gradient = objective.losses_and_gradient(scores, positives, negatives, estimator)
         present = count > 0
-        losses = tf.where(present, losses, tf.constant(absent, scores.dtype))
+        losses = tf.where(present, losses, tf.constant(loss_without_positive, scores.dtype))
         return losses, tf.where(present[:, tf.newaxis], gradient, tf.zeros_like(gradient))
     losses, gradient = one_positive(
         scores, tf.argmax(tf.cast(positives, tf.int8), axis=-1), negatives, estimator, objective
     )
     present = count > 0
-    losses = tf.where(present, losses, tf.constant(absent, scores.dtype))
+    losses = tf.where(present, losses, tf.constant(loss_without_positive, scores.dtype))
     gradient = tf.where(present[:, tf.newaxis], gradient, tf.zeros_like(gradient))
 
     def add_next(
@@ -189,9 +191,9 @@ def _with_gradient(
 ) -> tf.Tensor:
     """Losses per row whose gradient with respect to the scores is the one given.
 
-    Half-precision scores are computed in float32, and what comes out is float32. The gradient is
-    brought into the range of the scores' type before it meets the gradient from above, so that
-    a dynamic loss scale still sees the overflows that it causes.
+    Half-precision scores are computed in float32, and the losses are float32. The gradient is
+    clipped to the range of the scores' type before it is multiplied by the upstream gradient, so
+    that a dynamic loss scale still sees the overflows that it causes.
     """
     dtype = scores.dtype
 
@@ -217,25 +219,23 @@ def per_query_losses(
     labels: tf.Tensor,
     objective: Objective,
     *,
+    estimator: Callable[[tf.Tensor, tf.Tensor | None], RankEstimator],
     mask: tf.Tensor | None,
-    num_items: int | None,
-    rank_estimate: str,
     sampling_probability: tf.Tensor | None,
     mask_rows_without_positive: bool,
     check_scores: bool,
 ) -> tf.Tensor:
-    """The loss of each row of labelled scores; see ``cro_loss`` for the arguments."""
-    scores, labels, mask = checked_candidates(scores, labels, mask)
+    """The loss of each row of labelled scores.
+
+    Args:
+      estimator: from the number of negatives in each row, ``[num_queries]``, and the importance
+        weights of the candidates, or None: how the candidates stand for the catalogue.
+
+    The other arguments are as in ``cro_loss``.
+    """
+    scores, labels, mask = _checks.candidates(scores, labels, mask)
     dtype = _numeric.compute_dtype(scores.dtype)
     candidate_weights = importance_weights(sampling_probability, dtype)
-
-    def estimator(count: tf.Tensor) -> RankEstimator:
-        return rank_estimator(
-            count,
-            num_items=num_items,
-            rank_estimate=rank_estimate,
-            candidate_weights=candidate_weights,
-        )
 
     def with_any_labels(exact: tf.Tensor) -> Factored:
         exact, positives, negatives = positives_and_negatives(exact, labels, mask)
@@ -248,16 +248,16 @@ def per_query_losses(
             )
         if check_scores:
             exact = check_finite(exact, tf.logical_or(positives, negatives))
-        # XLA drops the check above; a row that it would have refused must not look like a good one.
-        absent = 0.0 if mask_rows_without_positive else float("nan")
+        # XLA drops the check above; a row that fails it must not look like a good one.
+        loss_without_positive = 0.0 if mask_rows_without_positive else float("nan")
         return _unfactored(
             *_all_positives(
                 exact,
                 positives,
                 negatives,
-                estimator(count_true(negatives, dtype)),
+                estimator(count_true(negatives, dtype), candidate_weights),
                 objective,
-                absent,
+                loss_without_positive,
             )
         )
 
@@ -271,7 +271,12 @@ def per_query_losses(
         else:
             count = count_true(mask, dtype)
         return _by_index(
-            exact, columns, mask, estimator(count - 1.0), objective, lambda: with_any_labels(exact)
+            exact,
+            columns,
+            mask,
+            estimator(count - 1.0, candidate_weights),
+            objective,
+            lambda: with_any_labels(exact),
         )
 
     return _with_gradient(
@@ -283,27 +288,27 @@ def per_query_losses(
 
 
 def _only_positives(labels: tf.Tensor, mask: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
-    """``[num_queries]`` columns of the positives, and whether every row has just one, in sight."""
+    """``[num_queries]`` columns of the positives, and whether every row has one, not masked."""
     if labels.dtype == tf.bool:
         labels = tf.cast(labels, tf.int8)
     columns = tf.argmax(labels, axis=-1)
     if labels.dtype in (tf.int8, tf.uint8):
         labels = tf.cast(labels, tf.int32)
     one = tf.ones([], labels.dtype)
-    # Nothing below zero, and all that there is stands in one place.
+    # No label is below zero, and one label is the whole sum.
     alone = tf.logical_and(
         tf.equal(tf.reduce_sum(labels, axis=-1), one),
         tf.equal(tf.gather(labels, columns, batch_dims=1), one),
     )
     have_one = tf.logical_and(tf.reduce_all(alone), tf.reduce_min(labels) >= one - one)
     if mask is not None:
-        in_sight = tf.gather(mask, columns, batch_dims=1)
-        have_one = tf.logical_and(have_one, tf.reduce_all(in_sight))
+        unmasked = tf.gather(mask, columns, batch_dims=1)
+        have_one = tf.logical_and(have_one, tf.reduce_all(unmasked))
     return columns, have_one
 
 
 def check_finite(scores: tf.Tensor, considered: tf.Tensor) -> tf.Tensor:
-    """``scores``, after an error that lists the rows where a considered one is not finite."""
+    """``scores``; raises an error that lists the rows where a considered one is not finite."""
     wrong = tf.logical_and(considered, tf.logical_not(tf.math.is_finite(scores)))
     return _checks.rows(
         scores,

@@ -11,17 +11,17 @@ _HEADROOM = 2.0**16
 
 
 def compute_dtype(dtype: tf.DType) -> tf.DType:
-    """The type the losses compute in: float64 stays, everything else is float32."""
+    """The type that losses are computed in: float64 stays, everything else is float32."""
     return tf.float64 if dtype == tf.float64 else tf.float32
 
 
 def largest_exponent(dtype: tf.DType) -> float:
-    """The largest x whose exponential still leaves the head room."""
+    """The largest x whose exponential still leaves the headroom."""
     return math.log(float(dtype.max) / _HEADROOM)
 
 
 def saturating_exp(exponents: tf.Tensor) -> tf.Tensor:
-    """``exp`` that stops at a large finite value instead of running to infinity.
+    """``exp`` that saturates at a large finite value instead of overflowing to infinity.
 
     >>> bool(tf.math.is_finite(saturating_exp(tf.constant(1e4))))
     True

@@ -6,6 +6,8 @@ weighting :math:`w` and its integral :math:`W`, CROLoss is :math:`W(R_\phi)` and
 :math:`\lambda \, \omega \, \phi'(g)` with :math:`\lambda = s \, w(R)`: the rank decides how much a
 pair matters, the kernel how a gap is closed. That gradient is written down here rather than
 differentiated, so that it stays finite where the loss saturates.
+
+This module is separate because ``_chunk_sums`` needs it as well, and ``_dense`` builds on both.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from tfrs_croloss.losses.ranks import RankEstimator
 
 @dataclasses.dataclass(frozen=True)
 class RankObjective:
-    """What a loss makes of the ranks.
+    """How a loss follows from the ranks of the positives.
 
     Attributes:
       weighting: which ranks matter.
-      kernel: closes the gaps.
-      rank_kernel: estimates the rank for the Lambda method; None for CROLoss, whose kernel does
-        both.
+      kernel: the kernel that closes the gaps.
+      rank_kernel: the kernel that estimates the rank for the Lambda method; None for CROLoss, whose
+        kernel does both.
     """
 
     weighting: weightings.RankWeighting
@@ -65,7 +67,7 @@ class RankObjective:
 
 
 class RowObjective:
-    """What a loss makes of the scores of a row, where it does not come from ranks."""
+    """How a loss follows from the scores of a row, for losses that are not functions of ranks."""
 
     def losses_and_gradient(
         self,
@@ -77,12 +79,15 @@ class RowObjective:
         """The loss of each row and its gradient.
 
         Args:
-          scores: ``[num_queries, num_candidates]``; any number where neither positive nor negative.
-          positives, negatives: the same shape, booleans.
+          scores: ``[num_queries, num_candidates]``; may be anything, NaN included, at candidates
+            that are neither positive nor negative.
+          positives: the same shape, booleans.
+          negatives: the same shape, booleans.
           estimator: how the candidates stand for the catalogue.
 
         Returns:
-          ``[num_queries]`` and ``[num_queries, num_candidates]``, zero where neither.
+          ``[num_queries]`` losses and their ``[num_queries, num_candidates]`` gradient, which is
+          zero at candidates that are neither positive nor negative.
         """
         raise NotImplementedError(
             f"{type(self).__name__} should define `losses_and_gradient(scores, positives, "

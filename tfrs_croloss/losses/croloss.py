@@ -1,4 +1,4 @@
-r"""CROLoss and LambdaCROLoss: pure functions, and Keras losses over them.
+r"""CROLoss and LambdaCROLoss, as functions and as Keras losses.
 
 .. math::
 
@@ -6,7 +6,7 @@ r"""CROLoss and LambdaCROLoss: pure functions, and Keras losses over them.
   L_\lambda = \mathrm{SG}[w_\alpha(R_{\phi_1})] \, R_{\phi_2}
 
 where R is the rank of the positive, w the weight of a rank, W its integral, and SG stops the
-gradient. Keras reduces; the functions do not.
+gradient. The Keras losses reduce; the functions return one value per query.
 
 References:
   Tang et al., *CROLoss: Towards a Customizable Loss for Retrieval Models in Recommender Systems*,
@@ -19,14 +19,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfrs_croloss import _checks, _keras, _replicas
+from tfrs_croloss import _keras
 from tfrs_croloss.losses import kernels, weightings
-from tfrs_croloss.losses._dense import per_query_losses
-from tfrs_croloss.losses._objective import Objective, RankObjective
-from tfrs_croloss.losses.ranks import RANK_ESTIMATES
-
-DEFAULT_REDUCTION = "sum_over_batch_size"
-_MEANS = ("auto", "sum_over_batch_size")
+from tfrs_croloss.losses._objective import RankObjective
+from tfrs_croloss.losses.base import DEFAULT_REDUCTION, RankLoss
 
 
 def cro_loss(
@@ -47,30 +43,32 @@ def cro_loss(
 ) -> tf.Tensor:
     r"""CROLoss, one value per query: :math:`W_\alpha(R_\phi)`.
 
-    A row with several positives gives the sum of their losses; each is compared with the negatives
-    only. NaN scores give a NaN loss, except those of masked candidates, which are not looked at.
+    The loss of a row with several positives is the sum of their losses; each is compared with the
+    negatives only. NaN scores give a NaN loss, except those of masked candidates, which are
+    ignored.
 
     Args:
-      scores: ``[num_queries, num_candidates]`` floats. Half precision is computed, and returned,
-        in float32.
+      scores: ``[num_queries, num_candidates]`` floats. Losses of half-precision scores are
+        computed and returned in float32.
       labels: the same shape; 1 at the positives, 0 elsewhere.
       alpha: how fast the weight of a rank falls, at least 0.
-      retrieval_size: in place of ``alpha``: how many items will be retrieved. See
+      retrieval_size: number of items that will be retrieved, from which alpha follows. See
         ``tfrs_croloss.RetrievalSizeWeighting``.
       kernel: how far a negative overtakes a positive: a name, ``{"name": "hinge", "margin": 2.0}``,
         a ``ComparisonKernel`` or a function of the gaps.
       num_items: size of the catalogue that the candidates were drawn from. Without it, they are
         the catalogue.
-      mask: the same shape, booleans; candidates at False are not considered.
+      mask: the same shape, booleans; candidates at False are ignored.
       sampling_probability: ``[num_candidates]`` or the shape of ``scores``: the probability with
-        which each candidate is drawn. Weighs the negatives by importance, in place of
-        ``rank_estimate``.
+        which each candidate is drawn. The negatives are then weighted by importance, and
+        ``rank_estimate`` is ignored.
       rank_estimate: how sampled negatives stand for ``num_items``: ``"paper"`` or ``"unbiased"``.
-      weighting: a rank weighting of your own, in place of ``alpha`` and ``normalized``.
+      weighting: a rank weighting of your own; replaces ``alpha`` and ``normalized``.
       normalized: whether the rank weights integrate to one over the catalogue. By default they are
         ``log(num_items + 1)`` times that, so that one learning rate serves every alpha.
-      mask_rows_without_positive: give rows without a positive a loss of 0 instead of an error.
-      check_scores: raise an error that lists the rows when scores are not finite.
+      mask_rows_without_positive: whether rows without a positive have a loss of 0 instead of
+        raising an error.
+      check_scores: whether scores that are not finite raise an error that lists the rows.
 
     Returns:
       ``[num_queries]`` losses.
@@ -82,20 +80,18 @@ def cro_loss(
     >>> print(f"{loss[0]:.4f}")
     0.3133
     """
-    objective = RankObjective(
-        weightings.get(weighting, alpha, normalized, retrieval_size), kernels.get(kernel)
-    )
-    return per_query_losses(
-        scores,
-        labels,
-        objective,
-        mask=mask,
-        num_items=_checks.catalogue_size("num_items", num_items),
-        rank_estimate=_checks.one_of("rank_estimate", rank_estimate, RANK_ESTIMATES),
-        sampling_probability=sampling_probability,
+    loss = CROLoss(
+        alpha,
+        kernel,
+        num_items,
+        rank_estimate=rank_estimate,
+        weighting=weighting,
+        normalized=normalized,
+        retrieval_size=retrieval_size,
         mask_rows_without_positive=mask_rows_without_positive,
         check_scores=check_scores,
     )
+    return loss.per_query(scores, labels, mask=mask, sampling_probability=sampling_probability)
 
 
 def lambda_cro_loss(
@@ -117,15 +113,16 @@ def lambda_cro_loss(
 ) -> tf.Tensor:
     r"""LambdaCROLoss, one value per query: :math:`\mathrm{SG}[w_\alpha(R_{\phi_1})] R_{\phi_2}`.
 
-    The rank that weighs a pair comes from one kernel, the gradient that closes its gaps from
-    another. The weights are the derivative of the weighting's own integral, the factor
-    ``num_items / (n + 1)`` of sampled ranks included.
+    One kernel estimates the rank that decides the weight of a query; another one closes the gaps.
+    The weights are the derivative of the weighting's own integral, including the factor
+    ``num_items / (n + 1)`` of sampled ranks.
 
     Args:
-      rank_kernel: estimates the rank; needs no gradient, so ``"unit_step"`` will do.
-      kernel: closes the gaps.
+      rank_kernel: the kernel that estimates the rank; it needs no gradient, so ``"unit_step"``
+        works.
+      kernel: the kernel that closes the gaps.
 
-    The other arguments, and what is returned, are as in ``cro_loss``.
+    The other arguments, and the result, are as in ``cro_loss``.
 
     One of two negatives is ahead, so the rank is 2, its weight 1 / 2, and the hinges are 2 and 0:
 
@@ -134,30 +131,23 @@ def lambda_cro_loss(
     >>> print(f"{loss[0]:.4f}")
     1.5000
     """
-    objective = RankObjective(
-        weightings.get(weighting, alpha, normalized, retrieval_size),
-        kernels.get(kernel),
-        kernels.get(rank_kernel, argument="rank_kernel", gradient=False),
-    )
-    return per_query_losses(
-        scores,
-        labels,
-        objective,
-        mask=mask,
-        num_items=_checks.catalogue_size("num_items", num_items),
-        rank_estimate=_checks.one_of("rank_estimate", rank_estimate, RANK_ESTIMATES),
-        sampling_probability=sampling_probability,
+    loss = LambdaCROLoss(
+        alpha,
+        rank_kernel,
+        kernel,
+        num_items,
+        rank_estimate=rank_estimate,
+        weighting=weighting,
+        normalized=normalized,
+        retrieval_size=retrieval_size,
         mask_rows_without_positive=mask_rows_without_positive,
         check_scores=check_scores,
     )
+    return loss.per_query(scores, labels, mask=mask, sampling_probability=sampling_probability)
 
 
-class RetrievalLoss(tf.keras.losses.Loss):
-    """What the two losses share: how ranks are weighed and estimated, and how rows are reduced.
-
-    Takes what TFRS and Keras hand a loss: ``y_true`` one-hot (or several-hot) labels and ``y_pred``
-    scores, both ``[num_queries, num_candidates]``, and ``sample_weight`` ``[num_queries]``.
-    """
+class _WeightedRankLoss(RankLoss):
+    """What the two losses share: a kernel that closes the gaps, and a weighting of the ranks."""
 
     def __init__(
         self,
@@ -165,108 +155,33 @@ class RetrievalLoss(tf.keras.losses.Loss):
         kernel: kernels.KernelLike,
         num_items: int | None,
         *,
-        rank_estimate: str,
         weighting: weightings.RankWeighting | None,
         normalized: bool,
-        retrieval_size: int | None = None,
-        mask_rows_without_positive: bool,
-        check_scores: bool,
-        reduction: str,
-        name: str | None,
+        retrieval_size: int | None,
+        **options: Any,
     ) -> None:
-        super().__init__(reduction=reduction, name=name)
+        super().__init__(num_items, **options)
         self.kernel = kernels.get(kernel)
-        self.num_items = _checks.catalogue_size("num_items", num_items)
-        self.rank_estimate = _checks.one_of("rank_estimate", rank_estimate, RANK_ESTIMATES)
         self.weighting = weightings.get(weighting, alpha, normalized, retrieval_size)
         self.alpha = float(alpha)
         self.normalized = bool(normalized)
         self.retrieval_size = retrieval_size
-        self.mask_rows_without_positive = bool(mask_rows_without_positive)
-        self.check_scores = bool(check_scores)
         self._own_weighting = weighting is not None
 
-    @property
-    def objective(self) -> Objective:
-        """What the loss makes of the ranks, or of the scores of a row."""
-        raise NotImplementedError(f"{type(self).__name__} should define `objective`.")
-
-    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        """The loss of each row, ``[num_queries]``."""
-        return self.per_query(y_pred, y_true)
-
-    def per_query(
-        self,
-        scores: tf.Tensor,
-        labels: tf.Tensor,
-        *,
-        mask: tf.Tensor | None = None,
-        sampling_probability: tf.Tensor | None = None,
-    ) -> tf.Tensor:
-        """The loss of each row before reduction; arguments as in ``tfrs_croloss.cro_loss``."""
-        return per_query_losses(
-            scores,
-            labels,
-            self.objective,
-            mask=mask,
-            num_items=self.num_items,
-            rank_estimate=self.rank_estimate,
-            sampling_probability=sampling_probability,
-            mask_rows_without_positive=self.mask_rows_without_positive,
-            check_scores=self.check_scores,
-        )
-
-    def reduce(self, losses: tf.Tensor, sample_weight: tf.Tensor | None = None) -> tf.Tensor:
-        """Losses per query, weighed and reduced as Keras does for this loss.
-
-        Under a strategy with several replicas a mean is over the queries of all of them: the sum of
-        the replicas' losses is that of the whole batch.
-        """
-        if tf.distribute.has_strategy() and self.reduction in _MEANS:
-            summed = _Reduction(reduction="sum")(losses, losses, sample_weight=sample_weight)
-            num_queries = _replicas.total(tf.size(losses))
-            return tf.math.divide_no_nan(summed, tf.cast(num_queries, summed.dtype))
-        return _Reduction(reduction=self.reduction)(losses, losses, sample_weight=sample_weight)
-
-    def reduction_weights(
-        self, num_queries: tf.Tensor, dtype: tf.DType, sample_weight: tf.Tensor | None = None
-    ) -> tf.Tensor:
-        """``[num_queries]``: by how much each query's loss counts in what ``reduce`` gives."""
-        losses = tf.ones([num_queries], dtype)
-        with tf.GradientTape() as tape:
-            tape.watch(losses)
-            reduced = self.reduce(losses, sample_weight)
-        return tape.gradient(reduced, losses)
-
     def get_config(self) -> dict[str, Any]:
-        config = dict(super().get_config())
-        config.update(
-            alpha=self.alpha,
-            kernel=kernels.to_config(self.kernel),
-            num_items=self.num_items,
-            rank_estimate=self.rank_estimate,
-            weighting=_keras.to_config(self.weighting) if self._own_weighting else None,
-            normalized=self.normalized,
-            retrieval_size=self.retrieval_size,
-            mask_rows_without_positive=self.mask_rows_without_positive,
-            check_scores=self.check_scores,
-        )
-        return config
-
-    def __repr__(self) -> str:
-        objective = self.objective
-        if not isinstance(objective, RankObjective):
-            return f"{type(self).__name__}({objective!r}, num_items={self.num_items})"
-        rank = "" if objective.rank_kernel is None else f"rank_kernel={objective.rank_kernel!r}, "
-        return (
-            f"{type(self).__name__}({objective.weighting!r}, {rank}kernel={objective.kernel!r}, "
-            f"num_items={self.num_items})"
-        )
+        return {
+            **super().get_config(),
+            "alpha": self.alpha,
+            "kernel": kernels.to_config(self.kernel),
+            "weighting": _keras.to_config(self.weighting) if self._own_weighting else None,
+            "normalized": self.normalized,
+            "retrieval_size": self.retrieval_size,
+        }
 
 
 @tf.keras.utils.register_keras_serializable(package="tfrs_croloss")
-class CROLoss(RetrievalLoss):
-    r"""Keras loss for :math:`W_\alpha(R_\phi)`: trains for the Recall@N that is served.
+class CROLoss(_WeightedRankLoss):
+    r"""Keras loss for :math:`W_\alpha(R_\phi)`, which trains for the Recall@N that is served.
 
     >>> loss = CROLoss(alpha=1.0, kernel="exponential")
     >>> print(f"{loss(y_true=[[1.0, 0.0]], y_pred=[[2.0, 1.0]]):.4f}")
@@ -277,9 +192,9 @@ class CROLoss(RetrievalLoss):
       kernel: how far a negative overtakes a positive: a name, ``{"name": "hinge", "margin": 2.0}``,
         a ``ComparisonKernel`` or a function of the gaps.
       num_items: size of the catalogue; without it the candidates at hand are the catalogue.
-      retrieval_size: how many items will be retrieved; gives alpha.
-      reduction: Keras' ``"sum_over_batch_size"``, ``"sum"`` or ``"none"``.
-      name: of the loss.
+      retrieval_size: number of items that will be retrieved, from which alpha follows.
+      reduction: ``"sum_over_batch_size"``, ``"sum"`` or ``"none"``, as in Keras.
+      name: name of the loss.
 
     The other arguments are as in ``tfrs_croloss.cro_loss``.
     """
@@ -341,25 +256,25 @@ class CROLoss(RetrievalLoss):
 
     @classmethod
     def bpr(cls, num_items: int | None = None, *, name: str = "bpr", **options: Any) -> CROLoss:
-        """BPR summed over negatives, with the factor of ``triplet``."""
+        """BPR summed over negatives, with the same factor as ``triplet``."""
         return cls(0.0, "softplus", num_items, name=name, **options)
 
 
 @tf.keras.utils.register_keras_serializable(package="tfrs_croloss")
-class LambdaCROLoss(RetrievalLoss):
+class LambdaCROLoss(_WeightedRankLoss):
     r"""Keras loss for :math:`\mathrm{SG}[w_\alpha(R_{\phi_1})] R_{\phi_2}`: the Lambda method.
 
-    The rank is estimated by a kernel that ranks well, the gaps are closed by one that descends
-    well. The value is not a measure of quality: watch Recall@N instead.
+    The rank is estimated by a kernel that ranks accurately, and the gaps are closed by one that
+    descends well. The value is not a measure of quality: watch Recall@N instead.
 
     Args:
       alpha: how fast the weight of a rank falls, at least 0; larger for smaller retrieval sizes.
-      rank_kernel: estimates the rank; ``"unit_step"`` is allowed.
-      kernel: closes the gaps.
+      rank_kernel: the kernel that estimates the rank; ``"unit_step"`` is allowed.
+      kernel: the kernel that closes the gaps.
       num_items: size of the catalogue; without it the candidates at hand are the catalogue.
-      retrieval_size: how many items will be retrieved; gives alpha.
-      reduction: Keras' ``"sum_over_batch_size"``, ``"sum"`` or ``"none"``.
-      name: of the loss.
+      retrieval_size: number of items that will be retrieved, from which alpha follows.
+      reduction: ``"sum_over_batch_size"``, ``"sum"`` or ``"none"``, as in Keras.
+      name: name of the loss.
 
     The other arguments are as in ``tfrs_croloss.cro_loss``.
     """
@@ -403,10 +318,3 @@ class LambdaCROLoss(RetrievalLoss):
         config = super().get_config()
         config["rank_kernel"] = kernels.to_config(self.rank_kernel)
         return config
-
-
-class _Reduction(tf.keras.losses.Loss):
-    """Nothing but Keras' weighing and reducing, of losses that are there already."""
-
-    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        return y_pred

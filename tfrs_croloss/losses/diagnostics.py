@@ -1,4 +1,4 @@
-"""What to watch while a rank loss trains: ranks among the candidates, and rows that are done."""
+"""What to watch while a loss trains: ranks among the candidates, and rows without a gradient."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import tensorflow as tf
 
 from tfrs_croloss.losses import kernels
 from tfrs_croloss.losses._objective import RankObjective
-from tfrs_croloss.losses.croloss import RetrievalLoss
+from tfrs_croloss.losses.base import RetrievalLoss
 from tfrs_croloss.losses.ranks import soft_rank
 
 
 def rank_diagnostics(
     scores: tf.Tensor, labels: tf.Tensor, loss: RetrievalLoss, mask: tf.Tensor | None = None
 ) -> dict[str, tf.Tensor]:
-    """Means over the queries of a batch.
+    """Diagnostics of a batch, each a mean over its queries.
 
-    - ``mean_soft_rank``: the rank among the candidates at hand as the loss sees it, by the kernel
-      that estimates its ranks, or by the sigmoid where it has none.
-    - ``mean_hard_rank``: the true one, ties against the positive.
+    - ``mean_soft_rank``: the rank among the candidates at hand, by the kernel that estimates the
+      loss's ranks, or by the sigmoid if the loss has none.
+    - ``mean_hard_rank``: the true rank; ties count against the positive.
     - ``zero_gradient_share``: the share of queries whose loss has a gradient of exactly zero. With
       the hinge, these are the queries whose positive is ahead by the margin.
 
@@ -30,8 +30,8 @@ def rank_diagnostics(
     Args:
       scores: ``[num_queries, num_candidates]``.
       labels: the same shape; 1 at the one positive of each row, 0 elsewhere.
-      loss: what the scores are trained with.
-      mask: the same shape, booleans; candidates at False are not considered.
+      loss: the loss that the scores are trained with.
+      mask: the same shape, booleans; candidates at False are ignored.
 
     Returns:
       Float32 scalars by name.

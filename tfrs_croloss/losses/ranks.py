@@ -36,9 +36,9 @@ class RankEstimator:
     Attributes:
       num_items: ``[num_queries]`` size of the catalogue.
       log_scale: ``[num_queries]`` logarithm of s.
-      row_weights: ``[num_queries]`` the part of the weights that a row's candidates share.
-      candidate_weights: ``[1 or num_queries, num_candidates]`` the part that they do not share;
-        None where there is none.
+      row_weights: ``[num_queries]`` factor of the weights that a row's candidates share.
+      candidate_weights: ``[1 or num_queries, num_candidates]`` factor of the weights that they do
+        not share; None if there is none.
     """
 
     num_items: tf.Tensor
@@ -61,7 +61,7 @@ class RankEstimator:
         return self.log_scale + kernel.log1p_sum(gaps, negatives, self.weights)
 
     def log_rank_of(self, counts: tf.Tensor, negatives: tf.Tensor) -> tf.Tensor:
-        """The same from what a kernel makes of the gaps."""
+        """The logarithm of the rank from the values of a kernel at the gaps."""
         counts = tf.where(negatives, self.weights * counts, tf.zeros_like(counts))
         return self.log_scale + tf.math.log1p(tf.reduce_sum(counts, axis=-1))
 
@@ -73,13 +73,13 @@ def rank_estimator(
     rank_estimate: str = "paper",
     candidate_weights: tf.Tensor | None = None,
 ) -> RankEstimator:
-    """The estimator for rows with so many negatives.
+    """The estimator for rows with a given number of negatives.
 
     Args:
-      count: ``[num_queries]`` how many candidates compete in each row, in the computing type.
+      count: ``[num_queries]`` number of negatives in each row, in the computing type.
       num_items: size of the catalogue; without it the candidates at hand are the catalogue.
-      rank_estimate: ``"paper"`` or ``"unbiased"``; not used with weights.
-      candidate_weights: from ``importance_weights``, or None.
+      rank_estimate: ``"paper"`` or ``"unbiased"``; ignored if there are weights.
+      candidate_weights: the result of ``importance_weights``, or None.
     """
     dtype = count.dtype
     if num_items is None:
@@ -101,7 +101,7 @@ def rank_estimator(
 
 
 def count_true(negatives: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """How many candidates compete in each row."""
+    """The number of True in each row."""
     return tf.reduce_sum(tf.cast(negatives, dtype), axis=-1)
 
 
@@ -121,12 +121,12 @@ def soft_rank(
       scores: ``[num_queries, num_candidates]``.
       labels: the same shape; 1 at the one positive of each row, 0 elsewhere.
       kernel: how a gap counts; ``"unit_step"`` gives the exact rank, ties against the positive.
-      mask: the same shape, booleans; False takes a candidate out of the competition.
-      num_items: size of the catalogue the candidates were drawn from; without it they are the
+      mask: the same shape, booleans; candidates at False are ignored.
+      num_items: size of the catalogue that the candidates were drawn from; without it they are the
         catalogue.
       rank_estimate: ``"paper"`` or ``"unbiased"``.
       sampling_probability: ``[num_candidates]`` or the shape of ``scores``; the probability with
-        which each candidate is drawn. Takes the place of ``rank_estimate``.
+        which each candidate is drawn. Replaces ``rank_estimate``.
 
     Returns:
       ``[num_queries]`` ranks, at least 1 unless more candidates than ``num_items`` are at hand.
@@ -161,34 +161,18 @@ def soft_rank(
 def candidates(
     scores: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor | None
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Checked scores, and who is positive and who negative.
+    """Checked scores, and which candidates are positives and which are negatives.
 
     Returns:
-      scores, positives (booleans) and negatives (booleans), all of the shape of ``scores``.
+      The scores, the positives (booleans) and the negatives (booleans), in the shape of ``scores``.
     """
-    return positives_and_negatives(*checked_candidates(scores, labels, mask))
-
-
-def checked_candidates(
-    scores: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor | None
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
-    """All three as tensors of one shape, ``[num_queries, num_candidates]``."""
-    scores = floating("scores", scores)
-    _checks.matrix("scores", scores, "[num_queries, num_candidates]")
-    labels = tf.convert_to_tensor(labels)
-    _checks.matrix("labels", labels, "[num_queries, num_candidates]")
-    labels = _checks.same_shape("labels", labels, "scores", scores)
-    if mask is not None:
-        mask = tf.cast(mask, tf.bool)
-        _checks.matrix("mask", mask, "[num_queries, num_candidates]")
-        mask = _checks.same_shape("mask", mask, "scores", scores)
-    return scores, labels, mask
+    return positives_and_negatives(*_checks.candidates(scores, labels, mask))
 
 
 def positives_and_negatives(
     scores: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor | None
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """As ``candidates``, from what ``checked_candidates`` gives."""
+    """As ``candidates``, for arguments that ``_checks.candidates`` has checked."""
     if labels.dtype == tf.bool:
         positives = labels
     else:
@@ -205,30 +189,13 @@ def positives_and_negatives(
     return scores, positives, negatives
 
 
-def floating(name: str, values: tf.Tensor, dtype: tf.DType | None = None) -> tf.Tensor:
-    """``values`` as a tensor, checked to be floating point; Python numbers become ``dtype``."""
-    values = tf.convert_to_tensor(values, dtype_hint=dtype)
-    if not values.dtype.is_floating:
-        raise ValueError(
-            f"`{name}` should be floating point. Received dtype: {values.dtype.name}. Cast it to "
-            "tf.float32."
-        )
-    return values
-
-
-def same_type(one: tf.Tensor, other: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Both tensors in the wider of their types."""
-    dtype = one.dtype if one.dtype.size >= other.dtype.size else other.dtype
-    return tf.cast(one, dtype), tf.cast(other, dtype)
-
-
 def importance_weights(
     values: tf.Tensor | None, dtype: tf.DType, name: str = "sampling_probability"
 ) -> tf.Tensor | None:
     """``[1 or num_queries, num_candidates]``: one over the checked sampling probabilities."""
     if values is None:
         return None
-    values = tf.cast(floating(name, values, dtype), dtype)
+    values = tf.cast(_checks.floating(name, values, dtype), dtype)
     flat = tf.reshape(values, [-1])
     wrong = tf.logical_not(tf.logical_and(flat > 0.0, flat <= 1.0))
     message = (

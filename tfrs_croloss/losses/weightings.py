@@ -4,7 +4,7 @@ A weighting is a density :math:`w` over ranks in :math:`[1, |I| + 1)` and its in
 :math:`W(x) = \int_1^x w`. Weighting ``Recall@x`` by ``w(x)`` gives the loss ``W(rank)``: one minus
 the expected recall, when ``w`` integrates to one.
 
-To add your own, subclass ``RankWeighting`` and give ``density`` and ``integral``:
+To add your own, subclass ``RankWeighting`` and define ``density`` and ``integral``:
 
 >>> class TopHeavy(RankWeighting):
 ...     def density(self, rank, num_items):
@@ -26,7 +26,7 @@ import tensorflow as tf
 from tfrs_croloss import _checks, _keras
 from tfrs_croloss.losses import _numeric
 
-# What was best in validation, on catalogues of 1,200 and 29,320 items, for N from 20 to 500.
+# These were best in validation, on catalogues of 1,200 and 29,320 items, for N from 20 to 500.
 _ALPHA_OF_MANY, _ALPHA_OF_FEW = 1.0, 1.5
 
 
@@ -85,8 +85,8 @@ class PowerWeighting(RankWeighting):
     density integrates to one.
 
     Args:
-      alpha: at least 0. Larger values care about smaller ranks: 0 weighs every rank alike, 1 every
-        octave of ranks.
+      alpha: at least 0. Larger values favour smaller ranks: 0 gives every rank the same weight, 1
+        every octave of ranks.
       normalized: whether the density integrates to one over the catalogue.
 
     Half of the weight of 99 items on a log scale lies below rank 10:
@@ -120,7 +120,7 @@ class PowerWeighting(RankWeighting):
         return {"alpha": self.alpha, "normalized": self.normalized}
 
     def _factor(self, num_items: tf.Tensor) -> tf.Tensor:
-        """What the integral of ``x ** -alpha`` is multiplied by."""
+        """The factor of the integral of ``x ** -alpha``."""
         log_end = tf.math.log1p(num_items)
         scale = tf.ones_like(log_end) if self.normalized else log_end
         return scale / self._power_integral(log_end)
@@ -136,19 +136,19 @@ class PowerWeighting(RankWeighting):
 
 @tf.keras.utils.register_keras_serializable(package="tfrs_croloss")
 class RetrievalSizeWeighting(PowerWeighting):
-    r"""The power weighting of an alpha that suits the number of items retrieved.
+    r"""The power weighting with an alpha that suits the number of items retrieved.
 
     .. math:: \alpha = 1 + 1.5 / \sqrt{N}
 
-    so it falls as N grows, from 1.34 for N = 20 to 1.07 for N = 500: few items are retrieved by a
-    loss that cares about small ranks, many by one that weighs every octave of ranks alike. Every
-    rank keeps some weight: a positive far behind N is still pulled up, which a weighting that is
-    all around N neglects. The numbers are what was best in validation on real data, where the size
-    of the catalogue made little difference. It needs no tuning; alpha is what to tune if there is
-    time.
+    so alpha falls as N grows, from 1.34 for N = 20 to 1.07 for N = 500: if few items are retrieved,
+    the loss favours small ranks; if many are, it gives every octave of ranks the same weight. Every
+    rank keeps some weight: a positive far behind N is still pulled up, which a weighting
+    concentrated around N neglects. The numbers were best in validation on real data, where the size
+    of the catalogue made little difference. This weighting needs no tuning; if there is time, tune
+    alpha.
 
     Args:
-      retrieval_size: N.
+      retrieval_size: N, the number of items retrieved.
       normalized: whether the density integrates to one over the catalogue.
 
     >>> print(f"{RetrievalSizeWeighting(100).alpha:.2f}")
@@ -157,7 +157,7 @@ class RetrievalSizeWeighting(PowerWeighting):
 
     def __init__(self, retrieval_size: int, normalized: bool = False) -> None:
         self.retrieval_size = _checks.whole_number(
-            "retrieval_size", retrieval_size, remedy="Pass how many items will be retrieved."
+            "retrieval_size", retrieval_size, remedy="Pass the number of items to retrieve."
         )
         alpha = _ALPHA_OF_MANY + _ALPHA_OF_FEW / math.sqrt(self.retrieval_size)
         super().__init__(alpha, normalized)
@@ -172,12 +172,12 @@ def get(
     normalized: bool,
     retrieval_size: int | None = None,
 ) -> RankWeighting:
-    """The weighting the losses use: the one given, or that of ``retrieval_size`` or ``alpha``."""
+    """The weighting of a loss: the one given, or the one of ``retrieval_size`` or ``alpha``."""
     if retrieval_size is not None:
         if weighting is not None or alpha != 1.0:
             raise ValueError(
-                "`retrieval_size` should be given without `alpha` and `weighting`, in whose place "
-                f"it stands. Received: retrieval_size={retrieval_size!r}, alpha={alpha!r}, "
+                "`retrieval_size` should be given without `alpha` and `weighting`, which it "
+                f"replaces. Received: retrieval_size={retrieval_size!r}, alpha={alpha!r}, "
                 f"weighting={weighting!r}. Leave out the others."
             )
         return RetrievalSizeWeighting(retrieval_size, normalized=normalized)

@@ -12,8 +12,8 @@ from tfrs_croloss._keras import require_keras_2
 from tfrs_croloss.losses import _numeric
 from tfrs_croloss.losses._blockwise import Competition, weighted_loss
 from tfrs_croloss.losses._objective import RowObjective
-from tfrs_croloss.losses.croloss import RetrievalLoss
-from tfrs_croloss.losses.ranks import RankEstimator, floating, same_type
+from tfrs_croloss.losses.base import RetrievalLoss
+from tfrs_croloss.losses.ranks import RankEstimator
 
 require_keras_2("tfrs_croloss.tasks")
 
@@ -98,9 +98,9 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         Returns:
           The loss, reduced as the loss says.
         """
-        queries, catalogue = same_type(
-            floating("query_embeddings", query_embeddings),
-            floating("catalogue_embeddings", catalogue_embeddings),
+        queries, catalogue = _checks.same_type(
+            _checks.floating("query_embeddings", query_embeddings),
+            _checks.floating("catalogue_embeddings", catalogue_embeddings),
         )
         _check_matrices(queries, catalogue)
         positive_items = _rows_of(catalogue, "positive_items", positive_items)

@@ -14,15 +14,8 @@ from tfrs_croloss.losses import _numeric
 from tfrs_croloss.losses._blockwise import Competition, weighted_loss
 from tfrs_croloss.losses._chunk_sums import has_fast_form
 from tfrs_croloss.losses._dense import check_finite, pair_losses
-from tfrs_croloss.losses.croloss import RetrievalLoss
-from tfrs_croloss.losses.ranks import (
-    RankEstimator,
-    count_true,
-    floating,
-    importance_weights,
-    rank_estimator,
-    same_type,
-)
+from tfrs_croloss.losses.base import RetrievalLoss
+from tfrs_croloss.losses.ranks import RankEstimator, count_true, importance_weights
 from tfrs_croloss.tasks._candidates import (
     CandidateBatch,
     CandidateFilter,
@@ -160,9 +153,9 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         Returns:
           The loss, reduced as the loss says.
         """
-        query_embeddings, candidate_embeddings = same_type(
-            floating("query_embeddings", query_embeddings),
-            floating("candidate_embeddings", candidate_embeddings),
+        query_embeddings, candidate_embeddings = _checks.same_type(
+            _checks.floating("query_embeddings", query_embeddings),
+            _checks.floating("candidate_embeddings", candidate_embeddings),
         )
         _check_embeddings(query_embeddings, candidate_embeddings)
         candidates = self.candidate_pool(
@@ -395,12 +388,7 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
     def _estimator(
         self, loss: RetrievalLoss, count: tf.Tensor, candidate_weights: tf.Tensor | None
     ) -> RankEstimator:
-        return rank_estimator(
-            count,
-            num_items=self._num_items,
-            rank_estimate=loss.rank_estimate,
-            candidate_weights=candidate_weights,
-        )
+        return loss.estimator(count, candidate_weights, num_items=self._num_items)
 
 
 def _checked(values: tf.Tensor, present: tf.Tensor, loss: RetrievalLoss) -> tf.Tensor:

@@ -1,0 +1,201 @@
+"""The bases of all losses: how rows are reduced, and the two kinds of losses there are.
+
+A ``RankLoss`` is a function of the ranks of the positives, a ``RowLoss`` any function of the scores
+of a row. A loss of your own is one subclass of either.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfrs_croloss import _checks, _replicas
+from tfrs_croloss.losses._dense import per_query_losses
+from tfrs_croloss.losses._objective import Objective, RankObjective, RowObjective
+from tfrs_croloss.losses.ranks import RANK_ESTIMATES, RankEstimator, rank_estimator
+
+DEFAULT_REDUCTION = "sum_over_batch_size"
+_MEANS = ("auto", "sum_over_batch_size")
+
+
+class RetrievalLoss(tf.keras.losses.Loss):
+    """A Keras loss of labelled scores, with one row per query.
+
+    Keras and TFRS call it with ``y_true``, one-hot (or several-hot) labels, and ``y_pred``, scores,
+    both ``[num_queries, num_candidates]``, and with ``sample_weight`` ``[num_queries]``. Subclass
+    ``RankLoss`` or ``RowLoss`` to write a loss of your own.
+
+    Args:
+      num_items: size of the catalogue; without it the candidates at hand are the catalogue.
+      mask_rows_without_positive: whether rows without a positive have a loss of 0 instead of
+        raising an error.
+      check_scores: whether scores that are not finite raise an error that lists the rows.
+      reduction: ``"sum_over_batch_size"``, ``"sum"`` or ``"none"``, as in Keras.
+      name: name of the loss.
+    """
+
+    def __init__(
+        self,
+        num_items: int | None = None,
+        *,
+        mask_rows_without_positive: bool = False,
+        check_scores: bool = False,
+        reduction: str = DEFAULT_REDUCTION,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(reduction=reduction, name=name)
+        self.num_items = _checks.catalogue_size("num_items", num_items)
+        self.mask_rows_without_positive = bool(mask_rows_without_positive)
+        self.check_scores = bool(check_scores)
+
+    @property
+    def objective(self) -> Objective:
+        """How the loss follows from ranks, or from the scores of a row."""
+        raise NotImplementedError(f"{type(self).__name__} should define `objective`.")
+
+    def estimator(
+        self,
+        count: tf.Tensor,
+        candidate_weights: tf.Tensor | None = None,
+        *,
+        num_items: int | None = None,
+    ) -> RankEstimator:
+        """How the candidates of each row stand for the catalogue.
+
+        Args:
+          count: ``[num_queries]`` number of negatives in each row, in the computing type.
+          candidate_weights: importance weights of the candidates, or None.
+          num_items: size of the catalogue, if the loss was not given it.
+        """
+        return rank_estimator(
+            count,
+            num_items=self.num_items if num_items is None else num_items,
+            candidate_weights=candidate_weights,
+        )
+
+    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+        """The loss of each row, ``[num_queries]``."""
+        return self.per_query(y_pred, y_true)
+
+    def per_query(
+        self,
+        scores: tf.Tensor,
+        labels: tf.Tensor,
+        *,
+        mask: tf.Tensor | None = None,
+        sampling_probability: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """The loss of each row before reduction; arguments as in ``tfrs_croloss.cro_loss``."""
+        return per_query_losses(
+            scores,
+            labels,
+            self.objective,
+            estimator=self.estimator,
+            mask=mask,
+            sampling_probability=sampling_probability,
+            mask_rows_without_positive=self.mask_rows_without_positive,
+            check_scores=self.check_scores,
+        )
+
+    def reduce(self, losses: tf.Tensor, sample_weight: tf.Tensor | None = None) -> tf.Tensor:
+        """Losses per query, weighted and reduced as Keras does for this loss.
+
+        Under a strategy with several replicas, a mean is over the queries of all replicas: the sum
+        of the replicas' losses is the loss of the whole batch.
+        """
+        if tf.distribute.has_strategy() and self.reduction in _MEANS:
+            summed = _Reduction(reduction="sum")(losses, losses, sample_weight=sample_weight)
+            num_queries = _replicas.total(tf.size(losses))
+            return tf.math.divide_no_nan(summed, tf.cast(num_queries, summed.dtype))
+        return _Reduction(reduction=self.reduction)(losses, losses, sample_weight=sample_weight)
+
+    def reduction_weights(
+        self, num_queries: tf.Tensor, dtype: tf.DType, sample_weight: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        """``[num_queries]`` weights of the queries' losses in the result of ``reduce``."""
+        losses = tf.ones([num_queries], dtype)
+        with tf.GradientTape() as tape:
+            tape.watch(losses)
+            reduced = self.reduce(losses, sample_weight)
+        return tape.gradient(reduced, losses)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "num_items": self.num_items,
+            "mask_rows_without_positive": self.mask_rows_without_positive,
+            "check_scores": self.check_scores,
+        }
+
+
+class RankLoss(RetrievalLoss):
+    """A loss of the ranks of the positives: subclasses return a ``RankObjective``.
+
+    Args:
+      num_items: size of the catalogue; without it the candidates at hand are the catalogue.
+      rank_estimate: how sampled negatives stand for ``num_items``: ``"paper"`` or ``"unbiased"``.
+      **options: the other arguments of ``RetrievalLoss``.
+    """
+
+    def __init__(
+        self, num_items: int | None = None, *, rank_estimate: str = "paper", **options: Any
+    ) -> None:
+        super().__init__(num_items, **options)
+        self.rank_estimate = _checks.one_of("rank_estimate", rank_estimate, RANK_ESTIMATES)
+
+    @property
+    def objective(self) -> RankObjective:
+        """How the loss follows from the ranks."""
+        raise NotImplementedError(f"{type(self).__name__} should define `objective`.")
+
+    def estimator(
+        self,
+        count: tf.Tensor,
+        candidate_weights: tf.Tensor | None = None,
+        *,
+        num_items: int | None = None,
+    ) -> RankEstimator:
+        return rank_estimator(
+            count,
+            num_items=self.num_items if num_items is None else num_items,
+            rank_estimate=self.rank_estimate,
+            candidate_weights=candidate_weights,
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "rank_estimate": self.rank_estimate}
+
+    def __repr__(self) -> str:
+        objective = self.objective
+        rank = "" if objective.rank_kernel is None else f"rank_kernel={objective.rank_kernel!r}, "
+        return (
+            f"{type(self).__name__}({objective.weighting!r}, {rank}kernel={objective.kernel!r}, "
+            f"num_items={self.num_items})"
+        )
+
+
+class RowLoss(RetrievalLoss, RowObjective):
+    """A loss of the scores of a row: subclasses define ``losses_and_gradient``.
+
+    The arguments are those of ``RetrievalLoss``.
+    """
+
+    @property
+    def objective(self) -> RowObjective:
+        """The loss itself."""
+        return self
+
+    def __repr__(self) -> str:
+        shared = RetrievalLoss.get_config(self)
+        own = {name: value for name, value in self.get_config().items() if name not in shared}
+        arguments = {**own, "num_items": self.num_items}
+        listed = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        return f"{type(self).__name__}({listed})"
+
+
+class _Reduction(tf.keras.losses.Loss):
+    """Keras' weighting and reduction of losses that are computed already."""
+
+    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+        return y_pred
