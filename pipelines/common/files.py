@@ -19,12 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from ..errors import UserError
+from filelock import lock_descriptor
 
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks.
-    fcntl = None  # type: ignore[assignment]
+from ..errors import UserError
 
 PACKAGES = (
     "numpy",
@@ -39,6 +36,7 @@ PACKAGES = (
     "tfrs_croloss",
 )
 
+_CAN_OPEN_FOLDERS = os.name != "nt"
 _AT_CURRENT_FOLDER = -100
 _RENAME_EXCHANGE = 2
 
@@ -74,18 +72,36 @@ def atomic_folder(path: str | os.PathLike[str], overwrite: bool = False) -> Iter
             os.close(descriptor)
 
 
-def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Writes ``value`` as indented JSON; ``path`` holds the old or the new text, never half."""
+@contextlib.contextmanager
+def atomic_file(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A file to write that appears under its name when it is complete.
+
+    Args:
+      path: where the finished file will be; it holds the old or the new content, never half.
+
+    Yields:
+      The temporary file to write, a hidden sibling on the same file system. It is removed on an
+      error.
+    """
     path = Path(path)
     temporary = path.with_name(f".tmp-{path.name}-{os.getpid()}")
     try:
-        temporary.write_text(
-            json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n",
-            encoding="utf-8",
-        )
+        yield temporary
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
+    """Writes a file that holds the old or the new content, never half."""
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Writes ``value`` as indented JSON; ``path`` holds the old or the new text, never half."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    replace_file(path, text.encode())
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
@@ -126,26 +142,27 @@ def sha256(path: str | os.PathLike[str]) -> str:
     return digest.hexdigest()
 
 
+def json_sha256(value: Any) -> str:
+    """The SHA-256 of a JSON value, whatever the order of its keys, as 64 hexadecimal digits."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
 def lock(file: IO[Any] | int, *, wait: bool = False) -> bool | None:
-    """Takes an open file or folder for this process, until it is closed.
+    """Locks an open file or folder for this process, until it is closed.
 
     Args:
-      file: which other processes lock too; a file, or its descriptor.
-      wait: whether to wait for another process that has it.
+      file: an open file, or the descriptor of a file or folder.
+      wait: whether to wait while another process holds the lock.
 
     Returns:
-      Whether this process has it now; None where there are no locks, as on Windows and some network
-      drives, so that nothing is known and nothing keeps others away.
+      Whether this process holds the lock; None where there are no locks, as on some network drives,
+      so that nothing is known of other processes and nothing keeps them away.
     """
-    if fcntl is None:
-        return None
+    descriptor = file if isinstance(file, int) else file.fileno()
     try:
-        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return lock_descriptor(descriptor, blocking=wait)
     except OSError:
         return None
-    return True
 
 
 def _check_replaceable(final: Path, overwrite: bool) -> None:
@@ -166,7 +183,7 @@ def _locked_sibling(final: Path) -> tuple[Path, int | None]:
         prefix = f".tmp-{final.name}-{os.getpid()}-"
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=final.parent))
         folder.chmod(0o777 & ~_umask())
-        if fcntl is None:
+        if not _CAN_OPEN_FOLDERS:
             return folder, None
         with contextlib.suppress(FileNotFoundError):
             descriptor = os.open(folder, os.O_RDONLY)
@@ -222,7 +239,7 @@ def _clean_up(final: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
         else:
             os.rename(old, final)
-    if fcntl is None:  # Leftovers of killed runs stay until someone removes them.
+    if not _CAN_OPEN_FOLDERS:  # Leftovers of killed runs stay until someone removes them.
         return
     prefix = f".tmp-{final.name}-"
     for leftover in final.parent.iterdir():

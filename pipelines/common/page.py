@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import html
-from collections.abc import Sequence
+import io
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-from ..train.history import replace_file
+import jinja2
 
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem;
-  color: #1a1a1a; background: #fff; }
-table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .7rem; border-bottom: 1px solid #ddd; text-align: right; }
-th:first-child, td:first-child { text-align: left; }
-thead th { border-bottom: 2px solid #888; }
-td small { color: #666; display: block; }
-td.best { background: #e8f3e8; }
-img { max-width: 100%; height: auto; }
-.wide { overflow-x: auto; }
-h2 { margin-top: 2.5rem; }
-"""
+from .files import replace_file
+
+_TEMPLATE = "report.html.jinja"
 
 
 @dataclasses.dataclass(frozen=True)
 class Heading:
-    """Attributes: text; level, 2 or 3."""
+    """A heading.
+
+    Attributes:
+      text: what it says.
+      level: 2 or 3.
+    """
 
     text: str
     level: int = 2
@@ -35,14 +31,24 @@ class Heading:
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A paragraph. Attributes: text."""
+    """A paragraph.
+
+    Attributes:
+      text: what it says.
+    """
 
     text: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """A cell of a table. Attributes: text; note, in small print below it; best, whether marked."""
+    """A cell of a table.
+
+    Attributes:
+      text: its content.
+      note: a remark in small print below it.
+      best: whether it is highlighted.
+    """
 
     text: str
     note: str = ""
@@ -51,7 +57,12 @@ class Field:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """A table. Attributes: header; rows, each as long as the header."""
+    """A table.
+
+    Attributes:
+      header: names of the columns.
+      rows: cells, as many in each row as in the header.
+    """
 
     header: Sequence[str]
     rows: Sequence[Sequence[Field]]
@@ -59,11 +70,22 @@ class Grid:
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """Attributes: name, of its file; title, for who cannot see it; png, its content."""
+    """A picture.
+
+    Attributes:
+      name: name of its file, without ``.png``.
+      title: description for readers who cannot see it.
+      png: content of the file.
+    """
 
     name: str
     title: str
     png: bytes
+
+    @property
+    def base64(self) -> str:
+        """The content as text, for a page that needs no other file."""
+        return base64.b64encode(self.png).decode()
 
 
 Block = Heading | Text | Grid | Picture
@@ -79,52 +101,48 @@ def write_page(folder: Path, title: str, blocks: Sequence[Block]) -> None:
 
 
 def web_page(title: str, blocks: Sequence[Block]) -> str:
-    """HTML that needs nothing else."""
-    parts = [
-        "<!DOCTYPE html>",
-        '<html lang="en">',
-        f'<head><meta charset="utf-8"><title>{html.escape(title)}</title>',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<style>{_STYLE}</style></head>",
-        "<body>",
-        f"<h1>{html.escape(title)}</h1>",
-        *(_html(block) for block in blocks),
-        "</body>",
-        "</html>",
-    ]
-    return "\n".join(parts) + "\n"
+    """The page as HTML that needs no other file."""
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    named = [(type(block).__name__, block) for block in blocks]
+    return templates.get_template(_TEMPLATE).render(title=title, blocks=named)
 
 
 def markdown(title: str, blocks: Sequence[Block]) -> str:
-    """The same as Markdown, with the pictures beside it."""
+    """The page as Markdown, which refers to the files of its pictures."""
     return "\n".join([f"# {title}", *(f"\n{_markdown(block)}" for block in blocks)]) + "\n"
 
 
-def _html(block: Block) -> str:
-    if isinstance(block, Heading):
-        return f"<h{block.level}>{html.escape(block.text)}</h{block.level}>"
-    if isinstance(block, Text):
-        return f"<p>{html.escape(block.text)}</p>"
-    if isinstance(block, Picture):
-        content = base64.b64encode(block.png).decode()
-        return (
-            f'<p><img alt="{html.escape(block.title, quote=True)}" '
-            f'src="data:image/png;base64,{content}"></p>'
-        )
-    header = "".join(f"<th>{html.escape(cell)}</th>" for cell in block.header)
-    rows = "\n".join(
-        "<tr>" + "".join(_html_field(field) for field in row) + "</tr>" for row in block.rows
-    )
-    return (
-        f'<div class="wide"><table><thead><tr>{header}</tr></thead>\n<tbody>\n{rows}\n</tbody>'
-        "</table></div>"
-    )
+def markdown_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], align: str | None = None
+) -> str:
+    r"""A table in Markdown.
+
+    Args:
+      header: names of the columns.
+      rows: cells, as many in each row as in the header.
+      align: a letter per column, ``l`` or ``r``; by default all but the first are right-aligned.
+
+    >>> print(markdown_table(["loss", "recall"], [["a|b", "0.5"]]))
+    | loss | recall |
+    | --- | ---: |
+    | a\|b | 0.5 |
+    """
+    align = "l" + "r" * (len(header) - 1) if align is None else align
+    rule = ["---:" if letter == "r" else "---" for letter in align]
+    return "\n".join(_row(cells) for cells in [header, rule, *rows])
 
 
-def _html_field(field: Field) -> str:
-    text = html.escape(field.text)
-    note = f"<small>{html.escape(field.note)}</small>" if field.note else ""
-    return f'<td class="best"><b>{text}</b>{note}</td>' if field.best else f"<td>{text}{note}</td>"
+def picture(figure: Any) -> bytes:
+    """A Matplotlib figure as PNG."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=110)
+    return content.getvalue()
 
 
 def _markdown(block: Block) -> str:
@@ -134,9 +152,7 @@ def _markdown(block: Block) -> str:
         return block.text
     if isinstance(block, Picture):
         return f"![{block.title}]({block.name}.png)"
-    lines = [_row(block.header), _row(["---"] + ["---:"] * (len(block.header) - 1))]
-    lines += [_row([_markdown_field(field) for field in row]) for row in block.rows]
-    return "\n".join(lines)
+    return markdown_table(block.header, [[_markdown_field(cell) for cell in r] for r in block.rows])
 
 
 def _markdown_field(field: Field) -> str:

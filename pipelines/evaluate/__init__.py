@@ -14,7 +14,7 @@ import numpy as np
 from tfrs_croloss.metrics import summarize_ranks
 
 from .. import cli
-from ..common.files import installed_versions, write_json
+from ..common.files import installed_versions, replace_file, write_json
 from ..common.program import command
 from ..data.batches import EvaluationInput
 from ..data.prepared import PreparedData
@@ -31,7 +31,6 @@ from ..runs.ranks import (
     ranks_by_popularity,
     shared_catalogue,
 )
-from ..train.history import replace_file
 from ..train.loop import train
 from .report import Contender, draw_recall_curves, markdown, text_table
 

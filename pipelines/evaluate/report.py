@@ -9,8 +9,9 @@ import numpy as np
 
 from tfrs_croloss.metrics import Averages, RankingReport
 
+from ..common.files import replace_file
+from ..common.page import markdown_table, picture
 from ..runs.folder import Run
-from ..train.history import picture, replace_file
 
 _AVERAGES = (
     ("users", "over users: each user's share of targets found, then the mean"),
@@ -65,33 +66,29 @@ def markdown(title: str, contenders: list[Contender], evaluated: Run) -> str:
             "mean rank",
             f"E[Recall], α={contenders[0].report.alpha:g}",
         ]
-        lines += [f"## {meaning[0].upper()}{meaning[1:]}", "", _row(header)]
-        lines.append(_row(["---"] + ["---:"] * (len(header) - 1)))
+        rows = []
         for contender in contenders:
             averages: Averages = getattr(contender.report, name)
-            lines.append(
-                _row(
-                    [
-                        contender.name,
-                        *_cells(averages, "recall"),
-                        *_cells(averages, "ndcg"),
-                        f"{averages.mrr:.4f}",
-                        f"{averages.mean_rank:,.1f}",
-                        f"{averages.expected_recall:.4f}",
-                    ]
-                )
+            rows.append(
+                [
+                    contender.name,
+                    *_cells(averages, "recall"),
+                    *_cells(averages, "ndcg"),
+                    f"{averages.mrr:.4f}",
+                    f"{averages.mean_rank:,.1f}",
+                    f"{averages.expected_recall:.4f}",
+                ]
             )
-        lines.append("")
+        lines += [f"## {meaning[0].upper()}{meaning[1:]}", "", markdown_table(header, rows), ""]
+    settings = [[name, f"`{value}`"] for name, value in evaluated.settings.as_dict().items()]
     lines += [
         "± is one standard error. Ranks are exact, over the whole catalogue; ties count against "
         "the target.",
         "",
         "## Settings",
         "",
-        _row(["setting", "value"]),
-        _row(["---", "---"]),
+        markdown_table(["setting", "value"], settings, align="ll"),
     ]
-    lines += [_row([name, f"`{value}`"]) for name, value in evaluated.settings.as_dict().items()]
     return "\n".join(lines) + "\n"
 
 
@@ -129,7 +126,3 @@ def _cells(averages: Averages, figure: str) -> list[str]:
 
 def _short(errors: dict[str, float | None], figure: str, cutoff: int) -> str:
     return f"{errors[f'{figure}@{cutoff}']:.4f}"
-
-
-def _row(cells: list[str]) -> str:
-    return "| " + " | ".join(cells) + " |"

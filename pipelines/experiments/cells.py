@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .. import cli
+from ..common.files import json_sha256
 from ..data.prepared import PreparedData
 from ..runs.folder import data_checksum
 from ..runs.settings import OPTIMIZERS, SCHEDULES, TOWERS, TrainSettings
@@ -87,7 +86,7 @@ class Cell:
             "data": data_checksum(data),
             "split": self.split,
         }
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+        return json_sha256(content)[:16]
 
 
 def seed_by_seed(

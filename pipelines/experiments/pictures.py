@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..train.history import picture
+from ..common.page import picture
 from .runner import Result
 
 Seeds = Mapping[int, Result]

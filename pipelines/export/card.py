@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..train.history import picture, replace_file
+from ..common.files import replace_file
+from ..common.page import markdown_table, picture
 
 CARD = "model_card.md"
 RECALL_TABLE = "index_recall.md"
@@ -59,17 +60,21 @@ def model_card(record: dict[str, Any]) -> str:
             else "."
         ),
         "",
-        _row(["setting", "value"]),
-        _row(["---", "---"]),
-        *(_row([name, f"`{value}`"]) for name, value in index["settings"].items()),
+        markdown_table(
+            ["setting", "value"],
+            [[name, f"`{value}`"] for name, value in index["settings"].items()],
+            align="ll",
+        ),
         "",
         "## Signatures",
         "",
-        _row(["signature", "inputs", "outputs"]),
-        _row(["---", "---", "---"]),
-        *(
-            _row([f"`{name}`", _tensors(parts["inputs"]), _tensors(parts["outputs"])])
-            for name, parts in record["signatures"].items()
+        markdown_table(
+            ["signature", "inputs", "outputs"],
+            [
+                [f"`{name}`", _tensors(parts["inputs"]), _tensors(parts["outputs"])]
+                for name, parts in record["signatures"].items()
+            ],
+            align="lll",
         ),
         "",
         'Pad histories and lists of ids with `""`. Unknown ids in a history are skipped; '
@@ -92,26 +97,24 @@ def write_measurements(folder: Path, measurements: list[dict[str, Any]], title: 
         ``chosen``.
       title: title of both.
     """
+    rows = [
+        [
+            ", ".join(f"{name} {value}" for name, value in measured["settings"].items()),
+            f"{measured['recall']:.4f}",
+            f"{measured['single_ms']:.3f}",
+            f"{measured['batch_ms']:.3f}",
+            "chosen" if measured["chosen"] else "",
+        ]
+        for measured in sorted(measurements, key=lambda entry: entry["recall"])
+    ]
+    header = ["settings", "recall", "1 query, ms", "256 queries, ms", ""]
     lines = [
         f"# {title}",
         "",
         f"![Recall against latency]({RECALL_PICTURE})",
         "",
-        _row(["settings", "recall", "1 query, ms", "256 queries, ms", ""]),
-        _row(["---", "---:", "---:", "---:", "---"]),
+        markdown_table(header, rows, align="lrrrl"),
     ]
-    for measured in sorted(measurements, key=lambda entry: entry["recall"]):
-        lines.append(
-            _row(
-                [
-                    ", ".join(f"{name} {value}" for name, value in measured["settings"].items()),
-                    f"{measured['recall']:.4f}",
-                    f"{measured['single_ms']:.3f}",
-                    f"{measured['batch_ms']:.3f}",
-                    "chosen" if measured["chosen"] else "",
-                ]
-            )
-        )
     replace_file(folder / RECALL_TABLE, ("\n".join(lines) + "\n").encode())
     _draw(folder / RECALL_PICTURE, measurements, title)
 
@@ -156,9 +159,10 @@ def _recall_lines(record: dict[str, Any]) -> list[str]:
         return [
             "Measured on validation users. The test split was not evaluated before this export.",
             "",
-            _row(["N", *(name.removeprefix("recall@") for name in names)]),
-            _row(["---"] + ["---:"] * len(names)),
-            _row(["model", *(f"{best[name]:.4f}" for name in names)]),
+            markdown_table(
+                ["N", *(name.removeprefix("recall@") for name in names)],
+                [["model", *(f"{best[name]:.4f}" for name in names)]],
+            ),
         ]
     systems = evaluation["systems"]
     cutoffs = [str(cutoff) for cutoff in evaluation["cutoffs"]]
@@ -167,11 +171,12 @@ def _recall_lines(record: dict[str, Any]) -> list[str]:
         f"Exact recall on the {evaluation['split']} split, averaged over user-item pairs; items of "
         f"the history are {history}.",
         "",
-        _row(["N", *cutoffs]),
-        _row(["---"] + ["---:"] * len(cutoffs)),
-        *(
-            _row([name, *(f"{system['pairs'][f'recall@{n}']:.4f}" for n in cutoffs)])
-            for name, system in systems.items()
+        markdown_table(
+            ["N", *cutoffs],
+            [
+                [name, *(f"{system['pairs'][f'recall@{n}']:.4f}" for n in cutoffs)]
+                for name, system in systems.items()
+            ],
         ),
     ]
 
@@ -182,7 +187,3 @@ def _cutoff(name: str) -> int:
 
 def _tensors(specs: dict[str, str]) -> str:
     return ", ".join(f"`{name}` {spec}" for name, spec in specs.items())
-
-
-def _row(cells: list[str]) -> str:
-    return "| " + " | ".join(cells) + " |"

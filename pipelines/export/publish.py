@@ -20,7 +20,7 @@ from tfrs_croloss.indexes.vectors import VectorFiles
 from tfrs_croloss.models import TwoTowerModel
 from tfrs_croloss.serving import Recommender, check_catalogue, save
 
-from ..common.files import atomic_folder, installed_versions, read_json, write_json
+from ..common.files import atomic_folder, installed_versions, read_json, replace_file, write_json
 from ..common.program import command
 from ..data.batches import EvaluationInput
 from ..data.prepared import PreparedData
@@ -28,7 +28,6 @@ from ..errors import UserError
 from ..runs.build import build_model, embed_histories
 from ..runs.checkpoints import restore_best
 from ..runs.folder import Run
-from ..train.history import replace_file
 from . import card
 from .embed import open_vectors
 from .loading import check_scann_version, import_scann_ops

@@ -21,8 +21,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from typing import Any
 import tensorflow as tf
 
 from .. import cli
+from ..common.files import json_sha256
 from ..common.program import command
 from ..data.prepared import PreparedData
 from ..errors import UserError
@@ -105,8 +104,7 @@ def _begin(
         except (ValueError, OSError) as error:
             status, failure = _FAILED, error
     shaping = [settings.as_dict(), data_checksum(data), args.checkpoint_steps]
-    digest = hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).digest()
-    number = int.from_bytes(digest[:7], "big") * 4 + status
+    number = int(json_sha256(shaping)[:14], 16) * 4 + status
     numbers = cluster.numbers_of_all(number)
     if failure is not None:
         raise failure

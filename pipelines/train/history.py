@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from ..common.files import write_json
+from ..common.files import replace_file, write_json
+from ..common.page import picture
 
 Rows = list[dict[str, Any]]
 
@@ -67,23 +67,6 @@ def _write_csv(path: Path, rows: Rows) -> None:
     writer.writeheader()
     writer.writerows(rows)
     replace_file(path, text.getvalue().encode())
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Writes a file that holds the old or the new content, never half."""
-    temporary = path.with_name(f".tmp-{path.name}-{os.getpid()}")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def picture(figure: Any) -> bytes:
-    """A Matplotlib figure as PNG."""
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=110)
-    return content.getvalue()
 
 
 def draw_learning_curves(path: Path, rows: Rows, monitor: str) -> None:

@@ -13,14 +13,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from filelock import lock_descriptor
 
 from tfrs_croloss import _checks
 from tfrs_croloss._replicas import shard_rows
-
-try:
-    import fcntl
-except ImportError:  # On Windows nothing keeps two processes from writing the same shard.
-    fcntl = None  # type: ignore[assignment]
 
 BLOCK_SIZE = 65_536
 DTYPE = np.dtype("<f4")
@@ -213,21 +209,20 @@ def _locked(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
     """Opens a file that no other process writes, and empties it."""
     while True:
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
-        if fcntl is None:
-            break
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The previous owner of the lock may have renamed the file in between.
-            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-                break
-        except FileNotFoundError:
-            pass
-        except OSError:
+            is_ours = lock_descriptor(file.fileno(), blocking=False)
+        except OSError:  # A drive without locks: nothing is known of other processes.
+            break
+        if not is_ours:
             file.close()
             raise ValueError(
                 f"another process is writing {path.name.removeprefix('.tmp-')} in {path.parent}. "
                 "Wait until it has finished."
-            ) from None
+            )
+        with contextlib.suppress(FileNotFoundError):
+            # The process that held the lock may have renamed the file in between.
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                break
         file.close()
     with file:
         file.truncate()

@@ -159,3 +159,29 @@ def test_a_drive_without_locks(tmp_path, monkeypatch):
         (one / "file").write_text("one")
         shutil.rmtree(tmp_path / "out")
     assert (tmp_path / "out/file").read_text() == "one"
+
+
+def test_a_file_is_replaced_when_the_new_one_is_complete(tmp_path):
+    path = tmp_path / "x"
+    files.replace_file(path, b"old")
+    with pytest.raises(RuntimeError), files.atomic_file(path) as temporary:
+        temporary.write_bytes(b"half of the n")
+        assert path.read_bytes() == b"old"
+        raise RuntimeError
+    assert path.read_bytes() == b"old" and names(tmp_path) == ["x"]
+    with files.atomic_file(path) as temporary:
+        temporary.write_bytes(b"new")
+    assert path.read_bytes() == b"new" and names(tmp_path) == ["x"]
+
+
+def test_a_lock_is_held_by_one(tmp_path):
+    with open(tmp_path / "x", "w") as one, open(tmp_path / "x", "w") as other:
+        assert files.lock(one) is True
+        assert files.lock(other) is False
+        one.close()
+        assert files.lock(other, wait=True) is True
+
+
+def test_the_hash_of_a_value_does_not_depend_on_the_order_of_its_keys():
+    assert files.json_sha256({"a": 1, "b": 2}) == files.json_sha256({"b": 2, "a": 1})
+    assert files.json_sha256({"a": 1}) != files.json_sha256({"a": 2})
