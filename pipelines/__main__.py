@@ -12,6 +12,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from .common import console
 from .common.program import PROGRAM
 from .errors import LostWorkerError
 
@@ -55,6 +56,9 @@ def build_parser(step: str | None) -> argparse.ArgumentParser:
         if name == step:
             module = importlib.import_module(module_name, __package__)
             module.add_arguments(subparser)
+            subparser.add_argument(
+                "--verbose", action="store_true", help="show the log of TensorFlow as well"
+            )
             subparser.set_defaults(run=module.run)
     return parser
 
@@ -71,8 +75,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     step = next((argument for argument in arguments if not argument.startswith("-")), None)
+    # Whoever calls this function from Python keeps the console as it is.
+    is_quiet = argv is None and console.is_quiet(arguments)
+    if is_quiet:
+        console.quiet_tensorflow()
     try:
         args = build_parser(step).parse_args(arguments)
+        if is_quiet:
+            console.quiet_abseil()
         args.run(args)
     except ModuleNotFoundError as error:
         return _fail(f"step '{step}' needs the module '{error.name}', which is not installed.")

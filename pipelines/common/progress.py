@@ -1,15 +1,49 @@
-"""Which phase a job is in and how long each one took, on stderr."""
+"""Progress on stderr: the phases of a step with their times, and a bar on a terminal."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import TextIO
+from typing import Any, TextIO
+
+from tqdm import tqdm
+
+
+def progress_bar(total: int | None = None, *, done: int = 0, unit: str = "step") -> Any:
+    """A bar on stderr with speed and remaining time; nothing at all where that is no terminal.
+
+    The bar disappears when it is closed. Lines that are printed meanwhile belong into
+    ``with bar.external_write_mode(): …``, so that the bar stays below them.
+
+    Args:
+      total: number of units to do, if it is known.
+      done: number of units that were done before.
+      unit: name of the unit.
+
+    Returns:
+      A ``tqdm`` bar, to be closed or used as a context manager.
+    """
+    is_terminal = sys.stderr.isatty()
+    # Some terminals, such as those of containers, do not know their size.
+    width = os.get_terminal_size(sys.stderr.fileno()).columns if is_terminal else 0
+    return tqdm(
+        total=total,
+        initial=done,
+        unit=f" {unit}s",
+        unit_scale=total is None,
+        ncols=None if width else 79,
+        nrows=None if width else 20,
+        dynamic_ncols=width > 0,
+        leave=False,
+        file=sys.stderr,
+        disable=not is_terminal,
+    )
 
 
 @contextlib.contextmanager
@@ -49,10 +83,10 @@ class Phases:
     On a terminal the line also counts the seconds, with a percentage where there is one.
 
     Args:
-      total: Number of phases to come, for ``[2/6]``.
-      percentage: Called now and then for the progress of the running phase; a negative number
+      total: number of phases to come, for ``[2/6]``.
+      percentage: called now and then for the progress of the running phase; a negative number
         means unknown.
-      stream: Where to print, stderr by default.
+      stream: where to print; stderr by default.
     """
 
     def __init__(
@@ -71,7 +105,7 @@ class Phases:
         """Runs one phase.
 
         Args:
-          title: What is being done.
+          title: what is being done.
 
         Yields:
           A list; strings that are appended to it are printed as the result of the phase.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,8 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from .. import cli
+from ..common.files import atomic_file
+from ..common.progress import progress_bar
 from ..errors import UserError
 from .generator import SyntheticConfig, make_events
 
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
         _names(kind, count) for kind, count in (("user", args.users), ("item", args.items))
     )
     rows = 0
-    with _writer(out) as writer:
+    with _writer(out) as writer, progress_bar(unit="row") as bar:
         for events in make_events(config):
             columns = [
                 user_names.take(pa.array(events.users)),
@@ -62,10 +62,7 @@ def run(args: argparse.Namespace) -> None:
             ]
             writer.write_table(pa.Table.from_arrays(columns, schema=SCHEMA))
             rows += len(events.users)
-            if sys.stderr.isatty():
-                print(f"\r{rows:,} rows", end="", file=sys.stderr, flush=True)
-    if sys.stderr.isatty():
-        print("\r", end="", file=sys.stderr)
+            bar.update(len(events.users))
     print(f"{out}: {rows:,} rows of {args.users:,} users and {args.items:,} items (synthetic)")
 
 
@@ -77,8 +74,7 @@ def _names(kind: str, count: int) -> pa.Array:
 
 @contextlib.contextmanager
 def _writer(out: Path) -> Iterator[Any]:
-    temporary = out.with_name(f".tmp-{out.name}-{os.getpid()}")
-    try:
+    with atomic_file(out) as temporary:
         if out.suffix == ".parquet":
             writer = pyarrow.parquet.ParquetWriter(temporary, SCHEMA)
         else:
@@ -86,6 +82,3 @@ def _writer(out: Path) -> Iterator[Any]:
             writer = pyarrow.csv.CSVWriter(temporary, SCHEMA, write_options=options)
         with writer:
             yield writer
-        os.replace(temporary, out)
-    finally:
-        temporary.unlink(missing_ok=True)

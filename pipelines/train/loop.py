@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..common.files import installed_versions, write_json
+from ..common.progress import progress_bar
 from ..data.batches import TrainingInput
 from ..data.prepared import PreparedData
 from ..errors import DivergedError, UserError
@@ -66,6 +66,7 @@ class Bookkeeper(tf.keras.callbacks.Callback):
       validator, checkpoints, records: what does the work.
       total_steps: of the whole run.
       checkpoint_steps: saves after so many steps as well; None for after validations only.
+      bar: progress bar of the steps.
       after_validation: is given each new row of the history, when all is saved; may raise to stop.
     """
 
@@ -78,6 +79,7 @@ class Bookkeeper(tf.keras.callbacks.Callback):
         records: Records,
         total_steps: int,
         checkpoint_steps: int | None,
+        bar: Any,
         after_validation: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         super().__init__()
@@ -89,6 +91,7 @@ class Bookkeeper(tf.keras.callbacks.Callback):
         self._records = records
         self._total_steps = total_steps
         self._checkpoint_steps = checkpoint_steps
+        self._bar = bar
         self._clock = time.monotonic()
         self._last_picture = -math.inf
         self._resumed_loss: list[Any] | None = None
@@ -106,6 +109,9 @@ class Bookkeeper(tf.keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts, and saves now and then."""
         self._state.step += 1
+        if logs:
+            self._bar.set_postfix_str(f"loss {float(logs['loss']):.4f}", refresh=False)
+        self._bar.update()
         if self._checkpoint_steps and self._state.step % self._checkpoint_steps == 0:
             self._check_loss(float(self.model.loss_tracker.result()))
             self._save()
@@ -154,11 +160,12 @@ class Bookkeeper(tf.keras.callbacks.Callback):
     def _print(self, row: dict[str, Any]) -> None:
         monitor = self._settings.monitor
         mark = "  best so far" if row is self._state.best else ""
-        print(
-            f"step {row['step']:>7,}  epoch {row['epoch']:>6.2f}  loss {row['loss']:.4f}  "
-            f"{monitor} {row[monitor]:.4f}  {self._state.seconds:5.0f} s{mark}",
-            flush=True,
-        )
+        with self._bar.external_write_mode():
+            print(
+                f"step {row['step']:>7,}  epoch {row['epoch']:>6.2f}  loss {row['loss']:.4f}  "
+                f"{monitor} {row[monitor]:.4f}  {self._state.seconds:5.0f} s{mark}",
+                flush=True,
+            )
 
 
 def train(
@@ -228,6 +235,7 @@ def _train(
     if restored:
         print(f"continuing after step {state.step:,}")
     records = Records(run.path, pictures, writes=cluster.is_chief)
+    bar = progress_bar(total_steps, done=state.step)
     bookkeeper = Bookkeeper(
         settings,
         state,
@@ -241,6 +249,7 @@ def _train(
         records,
         total_steps,
         checkpoint_steps,
+        bar,
         after_validation,
     )
     if state.step % interval and state.mean_loss is not None:
@@ -251,14 +260,15 @@ def _train(
     asynchronous = None
     if cluster.is_asynchronous:
         asynchronous = AsynchronousSteps(cluster.strategy, model, training_input)
-    for segment in plan(state.step, total_steps, interval):
-        if state.stopped is not None:
-            break
-        if asynchronous is not None:
-            _run_asynchronously(asynchronous, model, segment, bookkeeper, checkpoint_steps)
-        else:
-            batches = _batches(training_input, segment, cluster)
-            _fit(model, batches, segment, bookkeeper, interval)
+    with bar:
+        for segment in plan(state.step, total_steps, interval):
+            if state.stopped is not None:
+                break
+            if asynchronous is not None:
+                _run_asynchronously(asynchronous, model, segment, bookkeeper, checkpoint_steps)
+            else:
+                batches = _batches(training_input, segment, cluster)
+                _fit(model, batches, segment, bookkeeper, interval)
     records.draw(state.rows, settings.monitor)
     result = {
         "stopped": state.stopped,
@@ -335,5 +345,5 @@ def _fit(
         initial_epoch=first_epoch,
         epochs=first_epoch + (segment.last_step - segment.first_step) // segment.interval,
         callbacks=[bookkeeper],
-        verbose=1 if sys.stdout.isatty() else 0,
+        verbose=0,
     )
