@@ -1,8 +1,8 @@
 """The command line: ``python -m pipelines STEP …``.
 
 A step is a module of this package with two functions, ``add_arguments(parser)`` and
-``run(args)``. Only the module of the step that was asked for is imported, so that the steps
-without TensorFlow start at once.
+``run(args)``. Only the module of the requested step is imported, so that steps without TensorFlow
+start at once.
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one step.
 
     Args:
-      argv: Arguments after the program's name; those of the process by default.
+      argv: arguments after the program's name; by default those of the process, whose console is
+        then kept quiet unless ``--verbose`` is among them.
 
     Returns:
       The exit code: 0, 2 after a user error, 130 after an interruption, 138 when another process
-      that takes part in the step is gone and all should be started again.
+      of the cluster is gone and all of them should be started again.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     step = next((argument for argument in arguments if not argument.startswith("-")), None)
-    # Whoever calls this function from Python keeps the console as it is.
     is_quiet = argv is None and console.is_quiet(arguments)
     if is_quiet:
         console.quiet_tensorflow()
@@ -92,8 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), LOST_WORKER)
     except KeyboardInterrupt:
         print(
-            "\ninterrupted: nothing was lost; finished results are still in place, and the same "
-            "command can be run again.",
+            "\ninterrupted: nothing was lost. Finished results are in place, and the same command "
+            "can be run again.",
             file=sys.stderr,
         )
         return 130

@@ -1,4 +1,4 @@
-"""What a step raises when the user, not the program, has to change something."""
+"""Errors that a user can do something about; the command line prints them as one line."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ class DivergedError(UserError):
 
 
 class LostWorkerError(RuntimeError):
-    """Another process that trains with this one is gone; starting all of them again helps."""
+    """Another process of the cluster is gone; training continues once all are started again."""

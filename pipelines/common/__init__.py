@@ -1,1 +1,1 @@
-"""What several steps share: files that are complete or absent, progress, and pages of a report."""
+"""What several steps share: files, the console with its progress, pages and printed commands."""

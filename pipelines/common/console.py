@@ -112,7 +112,7 @@ def is_remark(line: bytes) -> bool:
 def _forward(source: int, target: int) -> NoReturn:
     """Copies lines from one descriptor to another, without remarks, until there are no more."""
     try:
-        # Whoever is told to stop may still have something to say.
+        # A process that is being stopped may still have something to say.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, signal.SIG_IGN)
         for standard in (0, 1, 2):

@@ -1,7 +1,7 @@
 """Result folders that are complete or absent, and the small files in them.
 
-A step writes into a temporary sibling of its result and renames it when all is written. A
-reader never sees half a result, and a killed run leaves the last good one in place.
+A step writes into a temporary sibling of its result and renames it once everything is written. A
+reader never sees half a result, and a run that is killed leaves the last good result in place.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ _RENAME_EXCHANGE = 2
 
 @contextlib.contextmanager
 def atomic_folder(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[Path]:
-    """A folder to write into that appears under its name when everything is in it.
+    """A folder to write into that appears under its name when it is complete.
 
     Args:
-      path: Where the finished folder will be. Parents are made.
-      overwrite: Whether an existing folder with something in it may be replaced. It stays as it
-        is until the new one is complete.
+      path: where the finished folder will be; missing parents are created.
+      overwrite: whether a folder that exists and is not empty may be replaced. It stays as it is
+        until the new one is complete.
 
     Yields:
       The temporary folder, a hidden sibling ``.tmp-NAME-…`` on the same file system. It is
-      removed on an error; leftovers of runs that were killed are removed here too.
+      removed on an error. Leftovers of runs that were killed are removed as well.
 
     Raises:
-      UserError: ``path`` exists and ``overwrite`` is False, or ``path`` is not a folder.
+      UserError: ``path`` is not empty and ``overwrite`` is False, or ``path`` is not a folder.
     """
     final = Path(os.path.abspath(path))
     final.parent.mkdir(parents=True, exist_ok=True)
@@ -105,10 +105,10 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """The value in a JSON file.
+    """Reads a JSON file.
 
     Raises:
-      UserError: The file is missing or is not JSON.
+      UserError: the file is missing or is not JSON.
     """
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))

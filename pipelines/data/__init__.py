@@ -1,1 +1,1 @@
-"""Prepared data on disk, and the batches that training takes from it."""
+"""Prepared data on disk, and the batches for training and evaluation that are read from it."""

@@ -1,13 +1,13 @@
 """Training batches, gathered by TensorFlow from the arrays of prepared data.
 
-An example is a position k of a user's sequence: the last items before k, and item k. Batch b of
-epoch e is a function of (seed, e, b) and of nothing else: positions are shuffled by a keyed
-permutation that needs no array, random numbers are stateless. So training can begin at any step,
-and nothing about the input has to be saved.
+An example is a position k in a user's sequence: the last items before k, and item k itself. Batch
+b of epoch e depends on (seed, e, b) alone: a keyed permutation, which needs no array, shuffles the
+positions, and random numbers are stateless. So training can resume at any step, and checkpoints
+hold nothing about the input.
 
-Memory: the items and offsets are copied once into TensorFlow, 4 bytes per interaction and 24 per
-user (340 MB for 85 million interactions, twice that for a moment while it starts). The dataset's
-functions refer to these copies; they are not constants of a graph.
+Memory: the items and offsets are copied into TensorFlow once, 4 bytes per interaction and 24 per
+user (340 MB for 85 million interactions, and twice as much for a moment at the start). Functions of
+the dataset refer to these copies, which are not constants of a graph.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _SHUFFLE, _POSITION, _NEGATIVES = 1, 2, 3
 
 @dataclasses.dataclass(frozen=True)
 class WindowOptions:
-    """How examples are cut from sequences and put into batches.
+    """How sequences are cut into examples, and examples are put into batches.
 
     Attributes:
-      batch_size: examples in a batch; the last batch of an epoch has what is left.
-      history_length: items before the position that are used, the latest ones.
-      min_history: least number of items before a position (the authors' k of at least 4).
-      positions: what an epoch is: ``"all"`` positions once, or ``"one-per-user"``, a random
-        position of every user (the authors' way).
-      negatives_per_example: the batch shares ``batch_size`` times as many uniform negatives.
+      batch_size: examples per batch; the last batch of an epoch may have fewer.
+      history_length: number of items before the position that are used, the latest ones.
+      min_history: minimum number of items before a position (4 in the authors' code).
+      positions: training positions per epoch: ``"all"`` of them, or ``"one-per-user"``, a random
+        position of every user (as in the authors' code).
+      negatives_per_example: uniform negatives per example; all examples of a batch share them.
       known_positives: whether batches list all items of the examples' users.
-      users: whether batches have the numbers of the examples' users.
-      seed: of everything random.
+      users: whether batches contain the numbers of the examples' users.
+      seed: seed of the shuffle, the positions and the negatives.
     """
 
     batch_size: int = 256
@@ -77,7 +77,7 @@ class TrainingInput:
     Args:
       split: the training split.
       num_items: size of the catalogue, and the id that histories are padded with.
-      options: how examples are cut and put together.
+      options: how examples are cut and batched.
     """
 
     def __init__(self, split: Split, num_items: int, options: WindowOptions) -> None:
@@ -110,12 +110,12 @@ class TrainingInput:
     def part_dataset(
         self, first_step: int, last_step: int, parts: Sequence[int], num_parts: int
     ) -> tf.data.Dataset:
-        """Parts of the same batches: for each step, one element for each of ``parts`` in turn.
+        """Parts of these batches: for each step, one element for each of ``parts`` in turn.
 
         Args:
-          first_step, last_step: as for ``dataset``.
-          parts: numbers of the parts, those of the replicas of one worker.
-          num_parts: that each batch is cut into, one for each replica of all workers.
+          first_step, last_step: first step, and the one after the last, as in ``dataset``.
+          parts: numbers of the parts, one for each replica of this worker.
+          num_parts: number of parts in a batch, one for each replica of all workers.
         """
         numbers = tf.constant(list(parts), tf.int64)
         count = len(parts)
@@ -129,11 +129,11 @@ class TrainingInput:
 
     @property
     def arrays(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """All that batches are made from."""
+        """The arrays that batches are made from: items, offsets and first examples."""
         return self._items, self._offsets, self._first_example
 
     def over(self, arrays: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> TrainingInput:
-        """The same input from copies of its ``arrays``, on the device where they are."""
+        """This input, reading from copies of its ``arrays`` on the device that holds them."""
         twin = copy.copy(self)
         twin._device = None
         twin._items, twin._offsets, twin._first_example = arrays
@@ -149,8 +149,8 @@ class TrainingInput:
 
         Args:
           step: scalar int64.
-          part: scalar, which part.
-          num_parts: how many there are.
+          part: scalar, number of the part.
+          num_parts: number of parts.
 
         Returns:
           ``history`` ``[batch, history_length]`` int32, oldest first, padded at the end with
@@ -226,7 +226,7 @@ def _part(values: tf.Tensor, part: tf.Tensor | int, num_parts: int) -> tf.Tensor
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationInput:
-    """The users of a validation or test split: what is asked, and what should be found.
+    """The users of a validation or test split: their histories, and the targets to be found.
 
     Attributes:
       histories: ``[num_users, history_length]`` int32, the latest items of the histories, oldest
@@ -234,7 +234,8 @@ class EvaluationInput:
       targets: ``[num_pairs]`` int32.
       users: ``[num_pairs]`` int64, the user of each target.
       seen: ``[num_users, (ids)]`` ragged, the whole histories.
-      numbers: ``[num_users]`` int32, of the users in the training split, where a model needs them.
+      numbers: ``[num_users]`` int32, numbers of the users in the training split, for models with
+        user embeddings.
     """
 
     histories: np.ndarray
@@ -250,8 +251,8 @@ class EvaluationInput:
         """Reads a split, or its first ``max_users`` users."""
         if split.history_lengths is None or not split.num_users:
             raise UserError(
-                f"split '{split.name}' has nobody to evaluate. Use valid or test, and prepare the "
-                "data so that there are users in it."
+                f"split '{split.name}' has no users to evaluate. Use valid or test, and prepare "
+                "the data so that this split has users."
             )
         if max_users is not None and max_users < split.num_users:
             split = dataclasses.replace(

@@ -1,16 +1,16 @@
-"""Prepared data on disk: the layout, and how training opens it.
+"""Prepared data on disk: the layout of its folder, and the classes that read it.
 
 ::
 
     manifest.json         format version, configuration, statistics, versions, seed, checksums
     item_ids.txt          line i (from 0) is the string id of item i; item 0 is the most popular
-    item_counts.npy       int64 [num_items], interactions in the training split
-    train/items.npy       int32 [num_interactions], item ids, user after user, in time order
+    item_counts.npy       int64 [num_items], interactions of each item in the training split
+    train/items.npy       int32 [num_interactions], item ids, user by user, in time order
     train/offsets.npy     int64 [num_users + 1], where each user's items begin and end
     train/user_ids.txt    line u is the string id of user u of the split
-    valid/..., test/...   the same, and
-      history_lengths.npy int32 [num_users]: so many of a user's items are the history, the rest
-                          the targets
+    valid/..., test/...   the same files, and
+      history_lengths.npy int32 [num_users], length of each user's history; the remaining items
+                          are the targets
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ FORMAT_VERSION = 1
 SPLITS = ("train", "valid", "test")
 MANIFEST = "manifest.json"
 
-_REMEDY = f"Run '{command('prepare')}' to make it (again)."
+_REMEDY = f"Run '{command('prepare')}' to create it again."
 
 
 @dataclass(frozen=True)
 class Split:
-    """The users of one split. Arrays are mapped into memory, read-only.
+    """The users of one split. The arrays are memory-mapped and read-only.
 
     Attributes:
       name: ``train``, ``valid`` or ``test``.
-      items: int32 ``[num_interactions]``, item ids, user after user, in time order.
+      items: int32 ``[num_interactions]``, item ids, user by user, in time order.
       offsets: int64 ``[num_users + 1]``; the items of user u are
         ``items[offsets[u]:offsets[u + 1]]``.
-      history_lengths: int32 ``[num_users]``, how many of a user's items are the history; the rest
+      history_lengths: int32 ``[num_users]``, length of each user's history; the remaining items
         are targets. None for ``train``.
     """
 
@@ -64,11 +64,11 @@ class Split:
 
 @dataclass(frozen=True)
 class PreparedData:
-    """A folder that ``prepare`` has written.
+    """A folder written by ``prepare``.
 
     Attributes:
-      path: The folder.
-      manifest: What ``prepare`` recorded about it.
+      path: the folder.
+      manifest: content of its ``manifest.json``.
       item_counts: int64 ``[num_items]``, interactions of each item in the training split.
     """
 
@@ -81,7 +81,7 @@ class PreparedData:
         """Opens a prepared folder without reading the arrays.
 
         Raises:
-          UserError: The folder is missing, incomplete, or of another format version.
+          UserError: the folder is missing, incomplete, or of another format version.
         """
         path = Path(path)
         if not (path / MANIFEST).is_file():
@@ -90,7 +90,8 @@ class PreparedData:
         version = manifest.get("format_version") if isinstance(manifest, dict) else None
         if version != FORMAT_VERSION:
             raise UserError(
-                f"{path} should have format version {FORMAT_VERSION}. It has {version}. {_REMEDY}"
+                f"{path} should have format version {FORMAT_VERSION}. Received: {version}. "
+                f"{_REMEDY}"
             )
         for name, entry in manifest["files"].items():
             file = path / name
@@ -125,7 +126,7 @@ class PreparedData:
         """Compares every file with its checksum in the manifest.
 
         Raises:
-          UserError: A file has changed since it was written.
+          UserError: a file has changed since it was written.
         """
         for name, entry in self.manifest["files"].items():
             if sha256(self.path / name) != entry["sha256"]:
@@ -138,5 +139,5 @@ def _map_array(path: Path) -> np.ndarray:
 
 
 def _read_lines(path: Path) -> list[str]:
-    # Not splitlines: ids may hold characters that it takes for line ends.
+    # Not splitlines: it also splits at other characters, which ids may contain.
     return path.read_text(encoding="utf-8").split("\n")[:-1]

@@ -24,20 +24,24 @@ SCHEMA = pa.schema([("user", pa.string()), ("item", pa.string()), ("time", pa.in
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this step."""
     parser.add_argument("--out", required=True, help="file to write, .csv or .parquet")
-    parser.add_argument("--users", type=cli.positive, default=4_000, help="%(default)s")
-    parser.add_argument("--items", type=cli.positive, default=3_000, help="%(default)s")
+    parser.add_argument(
+        "--users", type=cli.positive, default=4_000, help="number of users (%(default)s)"
+    )
+    parser.add_argument(
+        "--items", type=cli.positive, default=3_000, help="number of items (%(default)s)"
+    )
     parser.add_argument(
         "--mean-length",
         type=cli.positive,
         default=25,
         help="mean number of interactions per user (%(default)s)",
     )
-    parser.add_argument("--seed", type=cli.count, default=0, help="%(default)s")
+    parser.add_argument("--seed", type=cli.count, default=0, help="random seed (%(default)s)")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Writes the log; the file appears under its name when it is complete."""
+    """Writes the log."""
     out = Path(args.out)
     if args.items < 2:
         raise UserError(f"--items should be at least 2. Received: {args.items}.")
@@ -67,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _names(kind: str, count: int) -> pa.Array:
-    """``item-00042`` and so on, as wide as the largest needs."""
+    """Names such as ``item-00042``, all of the same length."""
     width = max(5, len(str(count - 1)))
     return pa.array((f"{kind}-{number:0{width}}" for number in range(count)), pa.string())
 

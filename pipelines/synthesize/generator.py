@@ -1,11 +1,11 @@
 """A synthetic interaction log with the structure of a real one, as plain numpy functions.
 
 Items lie in clusters. Popularity has a long tail, across clusters and inside each. A user has a
-few interests; an interest is a cluster and a taste, a direction among the vectors of the cluster's
-items. At every step one interest is active (mostly the last one again), and an item is drawn:
-some candidates by popularity, of which one is chosen by how well it fits the taste. Interests
-drift: now and then one moves to a neighbouring cluster, and tastes turn slowly. So what a user did
-says much about what comes next: the cluster, and finer than it.
+few interests; an interest is a cluster and a taste, which is a direction in the space of the item
+vectors. At every step one interest is active, usually the same as before, and an item is drawn in
+two stages: candidates by popularity, then one of them by its fit to the taste. Interests drift: now
+and then one moves to a neighbouring cluster, and tastes turn slowly. So a user's history tells the
+cluster of the next item, and more than that.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Users are made in chunks of this size, each from its own seed: memory is bounded, and a log is
-# the same however it is written.
+# Users are generated in chunks of this size, each with its own seed, so that memory is bounded.
 CHUNK_USERS = 20_000
 
 _DIMENSION = 4
@@ -29,19 +28,19 @@ _FIRST_SECOND = 1_600_000_000
 
 @dataclass(frozen=True)
 class SyntheticConfig:
-    """What the log looks like.
+    """Parameters of the log.
 
     Attributes:
-      num_users, num_items: Sizes.
-      mean_length: Mean number of interactions per user; lengths are skewed, 5 to 200.
-      seed: Same seed, same log.
-      items_per_cluster: Mean size of a cluster.
-      num_interests: Interests of a user at any time.
-      popularity: Exponent of the long tail inside a cluster; 0 would be uniform.
-      cluster_popularity: The same across clusters.
-      sharpness: How strictly users follow their tastes; 0 would be popularity alone.
-      stay: Probability that the next item is of the same interest.
-      drift: Probability per step that an interest moves to a neighbouring cluster.
+      num_users, num_items: number of users and of items.
+      mean_length: mean number of interactions per user; lengths are skewed, from 5 to 200.
+      seed: seed of the log; equal seeds give equal logs.
+      items_per_cluster: mean number of items in a cluster.
+      num_interests: number of interests that a user has at any time.
+      popularity: exponent of the long tail inside a cluster; 0 is uniform.
+      cluster_popularity: exponent of the long tail across clusters; 0 is uniform.
+      sharpness: how strictly users follow their tastes; at 0 they follow popularity alone.
+      stay: probability that the next item belongs to the same interest.
+      drift: probability per step that an interest moves to a neighbouring cluster.
     """
 
     num_users: int = 4_000
@@ -64,8 +63,8 @@ class Catalogue:
     Attributes:
       starts: ``[num_clusters + 1]``, where the items of each cluster begin.
       vectors: ``[num_items, dimension]`` unit vectors.
-      cluster_shares: ``[num_clusters]`` running sum of the clusters' popularity, up to 1.
-      public_ids: ``[num_items]`` a shuffle, so that an id says nothing about its item.
+      cluster_shares: ``[num_clusters]`` cumulative popularity of the clusters, up to 1.
+      public_ids: ``[num_items]`` a permutation, so that an id tells nothing about its item.
     """
 
     starts: np.ndarray
@@ -76,7 +75,7 @@ class Catalogue:
 
 @dataclass(frozen=True)
 class Events:
-    """Interactions in the order of time: ``[num_events]`` each; ids are numbers from 0."""
+    """Interactions, arrays of shape ``[num_events]`` each; ids are numbers from 0."""
 
     users: np.ndarray
     items: np.ndarray
@@ -84,7 +83,7 @@ class Events:
 
 
 def make_catalogue(config: SyntheticConfig) -> Catalogue:
-    """The items of a log."""
+    """Draws the items of a log."""
     rng = np.random.default_rng((config.seed, 0))
     num_clusters = max(1, round(config.num_items / config.items_per_cluster))
     # Cuts at random places give clusters of different sizes; every cluster has an item.
@@ -100,7 +99,7 @@ def make_catalogue(config: SyntheticConfig) -> Catalogue:
 
 
 def make_events(config: SyntheticConfig) -> Iterator[Events]:
-    """The log, a chunk of users at a time; inside a chunk users are mixed as time goes by."""
+    """Generates the log in chunks of users; the events of a chunk are sorted by time."""
     catalogue = make_catalogue(config)
     for chunk, start in enumerate(range(0, config.num_users, CHUNK_USERS)):
         num_users = min(CHUNK_USERS, config.num_users - start)
@@ -113,8 +112,8 @@ def make_events(config: SyntheticConfig) -> Iterator[Events]:
 def _chunk_events(
     config: SyntheticConfig, catalogue: Catalogue, num_users: int, rng: np.random.Generator
 ) -> Events:
-    """The events of some users, numbered from 0, not in order."""
-    # Longest first: the users that are still active are then always the first rows.
+    """The events of some users, numbered from 0, in no particular order."""
+    # Longest first, so that the users who are still active are always the first rows.
     lengths = np.sort(_lengths(config, num_users, rng))[::-1]
     names = rng.permutation(num_users)
     clusters = _draw_clusters(catalogue, (num_users, config.num_interests), rng)
@@ -167,7 +166,7 @@ def _drift(
     chosen: np.ndarray,
     rng: np.random.Generator,
 ) -> None:
-    """Turns the tastes of the active interests a little, and moves a few to a neighbour."""
+    """Turns the tastes of the active interests, and moves a few to a neighbouring cluster."""
     rows = np.arange(len(chosen))
     noise = rng.standard_normal((len(chosen), _DIMENSION), np.float32)
     tastes[rows, chosen] = _unit(tastes[rows, chosen] + _TURN * noise)
@@ -186,15 +185,15 @@ def _choose_items(
     recent: np.ndarray,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """One item per user: candidates by popularity, then the choice by taste.
+    """Chooses one item per user: candidates by popularity, then one of them by taste.
 
     Args:
-      config: Of the log.
-      catalogue: The items.
+      config: parameters of the log.
+      catalogue: the items.
       clusters: ``[num_users]`` active clusters.
       tastes: ``[num_users, dimension]`` active tastes.
-      recent: ``[num_users, up to _RECENT]`` last items of each user, which are not chosen again.
-      rng: Source of randomness.
+      recent: ``[num_users, up to _RECENT]`` latest items of each user, which are not repeated.
+      rng: random generator.
     """
     sizes = catalogue.starts[clusters + 1] - catalogue.starts[clusters]
     ranks = _long_tail(sizes[:, None], config.popularity, rng.random((len(sizes), _CANDIDATES)))

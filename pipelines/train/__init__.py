@@ -1,20 +1,20 @@
-"""Step ``train``: fits the two-tower model to prepared data, into the folder of a run.
+"""Step ``train``: trains a two-tower model on prepared data, and writes the folder of a run.
 
 ::
 
-    config.json            settings, seed, versions, and which data
+    config.json            settings, seed, versions, and the checksum of the data
     history.csv, .json     one row for each validation
-    learning_curves.png    the same as a picture
-    tensorboard/           the same as TensorBoard scalars
-    best/                  the weights of the best validation
-    checkpoints/           the latest state, to continue from
-    result.json            when the run is finished: why it ended, and its best row
+    learning_curves.png    plot of the history
+    tensorboard/           history as TensorBoard scalars
+    best/                  weights of the best validation
+    checkpoints/           latest state, to continue from
+    result.json            written at the end: why training stopped, and the best row
 
-The same command on the folder of an unfinished run goes on where it was, and ends as if nothing had
-happened: on a CPU with the same weights and history, bit for bit.
+The same command continues an unfinished run. The result is that of a run without interruption: on a
+CPU, weights and history are equal bit by bit.
 
-With ``--strategy multi-worker`` every machine runs the same command; only the chief writes. When a
-process is lost, the others end with exit code 138; all of them started again go on together.
+With ``--strategy multi-worker`` every machine runs the same command, and only the chief writes. If
+a process is lost, the others end with exit code 138; once all are started again, training goes on.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ..runs.folder import Run, configure, data_checksum, exclusive
 from ..runs.settings import TrainSettings, add_settings
 from .loop import train
 
-# What the chief tells the other workers when they begin.
+# What the chief reports to the other workers at the start.
 _TRAIN, _FINISHED, _FAILED = range(3)
 
 
@@ -46,12 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", required=True, help="folder of prepared data")
     parser.add_argument("--out", required=True, help="folder of the run, new or to be continued")
     parser.add_argument(
-        "--overwrite", action="store_true", help="begin anew, even if --out is there"
+        "--overwrite", action="store_true", help="replace the run in --out if there is one"
     )
     parser.add_argument(
         "--checkpoint-steps",
         type=cli.positive,
-        help="save after so many steps as well (after each validation only)",
+        help="steps between further checkpoints (none: after each validation only)",
     )
     distribution.add_arguments(parser, "train")
     add_settings(parser)
@@ -67,12 +67,12 @@ def run(args: argparse.Namespace) -> None:
         cluster = distribution.connect(args.strategy, args.replicas)
         configured, is_finished = _begin(args, settings, data, cluster, held)
         if is_finished:
-            print(f"{args.out} is finished already; --overwrite would train it anew.")
+            print(f"{args.out} is finished already. Pass --overwrite to train it again.")
             result = configured.result
         else:
             print(device if args.strategy == "none" else f"{device}; {cluster.title}")
             result = train(configured, data, args.checkpoint_steps, cluster=cluster)
-        # Nobody leaves before the chief has written everything.
+        # No worker leaves before the chief has written everything.
         cluster.numbers_of_all(0)
     if cluster.is_chief:
         assert result is not None
@@ -86,12 +86,14 @@ def _begin(
     cluster: distribution.Cluster,
     held: contextlib.ExitStack,
 ) -> tuple[Run, bool]:
-    """The run, which the chief opens while other workers wait, and whether it is finished.
+    """Opens the run on the chief while the other workers wait; also returns if it is finished.
 
     Args:
-      args, settings, data: of the step.
-      cluster: who takes part.
-      held: is given the lock on the run's folder.
+      args: options of the step.
+      settings: settings of the run.
+      data: data to train on.
+      cluster: processes that take part.
+      held: stack that receives the lock on the run's folder.
     """
     run = Run(Path(args.out), settings, {})
     status = _TRAIN
@@ -110,7 +112,7 @@ def _begin(
         raise failure
     statuses = {other % 4 for other in numbers}
     if _FAILED in statuses:
-        raise UserError("the chief cannot begin; its own message says why.")
+        raise UserError("the chief cannot start training; see its own error message.")
     if len({other // 4 for other in numbers}) > 1:
         raise UserError(
             "all workers should have the same options and the same data. Received: different ones. "
@@ -120,7 +122,7 @@ def _begin(
 
 
 def describe_device() -> str:
-    """What TensorFlow will compute on, prepared to share its memory."""
+    """Describes the device that TensorFlow uses; lets GPU memory grow as it is needed."""
     devices = tf.config.list_physical_devices("GPU")
     for device in devices:
         try:

@@ -1,4 +1,4 @@
-"""The history of a run for people and programs: CSV, JSON, TensorBoard and a picture."""
+"""The history of a run as CSV, JSON, TensorBoard scalars and a plot."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Records:
     """Writes the history of one run.
 
     Args:
-      run_folder: of the run.
-      pictures: whether to draw any.
-      writes: whether to write at all; of several workers, one does.
+      run_folder: folder of the run.
+      pictures: whether to draw the learning curves.
+      writes: whether to write at all; of several workers, only the chief does.
     """
 
     def __init__(self, run_folder: Path, pictures: bool = True, writes: bool = True) -> None:
@@ -35,10 +35,10 @@ class Records:
         self._num_written = 0
 
     def write(self, rows: Rows) -> None:
-        """Writes what is new in ``rows``.
+        """Writes the history.
 
-        The event files are begun afresh by the first call: an interrupted run may have written
-        events past the checkpoint that it continues from.
+        The first call starts new TensorBoard files: an interrupted run may have written events
+        after the checkpoint that it continues from.
         """
         if not self._writes:
             return
@@ -70,12 +70,12 @@ def _write_csv(path: Path, rows: Rows) -> None:
 
 
 def draw_learning_curves(path: Path, rows: Rows, monitor: str) -> None:
-    """Loss, Recall@N, ranks and finished examples over the training steps.
+    """Draws loss, Recall@N, ranks and the share of zero gradients over the training steps.
 
     Args:
-      path: of the PNG file.
+      path: PNG file to write.
       rows: the history.
-      monitor: the column whose best row is marked.
+      monitor: column whose best row is marked.
     """
     from matplotlib.figure import Figure
 
@@ -88,7 +88,7 @@ def draw_learning_curves(path: Path, rows: Rows, monitor: str) -> None:
         axes.plot(steps, [row[column] for row in rows], marker=".", label=label)
 
     plot(loss, "loss")
-    loss.set_title("training loss (mean since the row before)")
+    loss.set_title("training loss (mean since the previous validation)")
     for column in rows[0]:
         if column.startswith("recall@"):
             plot(recall, column, column)
@@ -97,7 +97,7 @@ def draw_learning_curves(path: Path, rows: Rows, monitor: str) -> None:
     recall.set_ylim(bottom=0.0)
     recall.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
     plot(ranks, "mean_hard_rank", "true rank")
-    plot(ranks, "mean_soft_rank", "as the loss sees it")
+    plot(ranks, "mean_soft_rank", "soft rank")
     ranks.set_title("mean rank of positives among sampled candidates")
     ranks.legend(fontsize="small")
     plot(done, "zero_gradient_share")

@@ -65,7 +65,8 @@ class Bookkeeper(tf.keras.callbacks.Callback):
       state: how far the run has come; kept up to date.
       validator, checkpoints, records: what does the work.
       total_steps: of the whole run.
-      checkpoint_steps: saves after so many steps as well; None for after validations only.
+      checkpoint_steps: number of steps between further checkpoints; None saves them after
+        validations only.
       bar: progress bar of the steps.
       after_validation: is given each new row of the history, when all is saved; may raise to stop.
     """
@@ -181,7 +182,8 @@ def train(
     Args:
       run: where, and with which settings.
       data: what to train on.
-      checkpoint_steps: saves after so many steps as well; None for after validations only.
+      checkpoint_steps: number of steps between further checkpoints; None saves them after
+        validations only.
       after_validation: is given each new row of the history, when all is saved; may raise to stop.
       pictures: whether to draw the learning curves.
       cluster: what to train on; one device by default. Every process of a synchronous cluster

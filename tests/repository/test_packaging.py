@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import urllib.request
 import venv
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,6 +95,10 @@ def test_the_wheel_holds_the_library_and_the_pipelines_and_nothing_else(wheel):
     assert {f"tfrs_croloss_{name}" for name in sources} <= names
 
 
+PROGRESS = re.compile(r"\[\d/\d\] |index brute_force: ")
+LOG_LINES = re.compile(r"\.cc:\d+\]|absl|warning|deprecated|retracing", re.IGNORECASE)
+
+
 class Environment:
     """An environment with nothing but a wheel, and the packages that this test runs with."""
 
@@ -102,26 +109,39 @@ class Environment:
         (site_packages,) = folder.glob("[Ll]ib/**/site-packages")
         paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
         # A path alone: what else is installed there as editable, such as a checkout, is not seen.
+        # A user who has set nothing, outside of the checkout.
+        variables = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+        self._settings: dict[str, Any] = {"cwd": folder, "env": variables, "text": True}
         (site_packages / "dependencies.pth").write_text("\n".join(sorted(paths)) + "\n")
 
     def install(self, wheel: Path) -> None:
         options = ["--quiet", "--no-deps", "--no-index", "--force-reinstall"]
         self.run("python", "-m", "pip", "install", *options, "--no-warn-script-location", wheel)
 
+    def start(self, program: str, *arguments: object) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [self._programs / program, *map(str, arguments)],
+            **self._settings,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
     def run(self, program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
         finished = subprocess.run(
             [self._programs / program, *map(str, arguments)],
-            cwd=self.folder,
-            env={"PATH": os.environ["PATH"], "HOME": str(self.folder)},
+            **self._settings,
             capture_output=True,
-            text=True,
             check=False,
         )
         assert finished.returncode == 0, finished.stdout + finished.stderr
         return finished
 
     def croloss(self, line: str) -> str:
-        return self.run("croloss", *line.split()).stdout
+        """What a command prints; on stderr it shows its own progress and nothing else."""
+        finished = self.run("croloss", *line.split())
+        assert [line for line in finished.stderr.splitlines() if not PROGRESS.match(line)] == []
+        assert not LOG_LINES.search(finished.stdout)
+        return finished.stdout
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +163,18 @@ def test_croloss_from_the_wheel(environment, wheel):
     assert "\n  croloss export --run run" in croloss("evaluate --run run")
     assert "\n  croloss query --model model" in croloss("export --run run --out model --top-n 5")
     assert "item-" in croloss("query --model model --history item-00001 --top-n 3")
+    server = environment.start("croloss", *"serve --model model --port 0 --grpc-port 0".split())
+    assert server.stdout is not None
+    first = server.stdout.readline()
+    found = re.search(r"http://[\d.]+:\d+", first)
+    assert found, server.communicate()
+    with urllib.request.urlopen(f"{found[0]}/v1/models/model", timeout=60) as answer:
+        assert b"AVAILABLE" in answer.read()
+    server.terminate()
+    printed, shown = server.communicate()
+    assert server.returncode == 0
+    assert shown == ""
+    assert not LOG_LINES.search(printed)
 
 
 def test_croloss_of_an_editable_checkout(environment, checkout):
