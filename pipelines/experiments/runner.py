@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from ..common.files import installed_versions, read_json, write_json
 from ..data.prepared import PreparedData
-from ..errors import UserError
+from ..errors import DivergedError, UserError
 from ..runs.folder import Run, configure, exclusive
 from ..train.loop import train
 from .cells import Cell
@@ -149,9 +149,7 @@ class Runner:
             trained = run.result or train(
                 run, self.data, after_validation=after_validation, pictures=False
             )
-        except UserError as error:
-            if "diverged" not in str(error):
-                raise
+        except DivergedError as error:
             return {"failed": str(error)}
         history = read_json(run.path / "history.json")
         found = {
