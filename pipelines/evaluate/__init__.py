@@ -19,11 +19,10 @@ from ..common.program import command
 from ..data.batches import EvaluationInput
 from ..data.prepared import PreparedData
 from ..errors import UserError
-from ..runs import distribution
+from ..runs import distribution, losses
 from ..runs.build import build_model
 from ..runs.checkpoints import restore_best
 from ..runs.folder import Run, configure, exclusive
-from ..runs.losses import LOSSES
 from ..runs.ranks import (
     evaluation_users,
     model_ranks,
@@ -34,7 +33,8 @@ from ..runs.ranks import (
 from ..train.loop import train
 from .report import Contender, draw_recall_curves, markdown, text_table
 
-BASELINES = ("popularity", "random", *LOSSES)
+TRAINED_BASELINES = losses.names("conventional")
+BASELINES = ("popularity", "random", *TRAINED_BASELINES)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Evaluates a run."""
     distribution.check_replicas(args.strategy, args.replicas)
-    trained = [name for name in args.baselines if name in LOSSES]
+    trained = [name for name in args.baselines if name in TRAINED_BASELINES]
     if trained and args.strategy != "none":
         raise UserError(
             "--baselines that have to be trained should come without --strategy. Received: "

@@ -1,8 +1,8 @@
 """Step ``compare``: losses on equal terms.
 
 Every loss has the same model, data, negatives, steps and number of trials to find its temperature
-and the one setting of its own. The choice is made on the validation split and written down
-(``choices.json``); only then are the chosen settings trained with new seeds, and the test read.
+and its own settings. The choice is made on the validation split and recorded in ``choices.json``;
+only then are the chosen settings trained with new seeds and measured on the test split.
 """
 
 from __future__ import annotations
@@ -14,29 +14,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+from scipy.stats import qmc
+
 from .. import cli
 from ..common.files import write_json
 from ..common.page import Block, Field, Grid, Heading, Text, write_page
 from ..data.prepared import PreparedData
 from ..errors import UserError
 from ..runs.build import build_loss
-from ..runs.contestants import (
-    CONTESTANTS,
-    GROUPS,
-    Range,
-    named,
-    trial,
-)
-from ..runs.settings import TrainSettings
+from ..runs.losses import GROUPS, LOSSES, Contestant, choose, contestants
+from ..runs.settings import TrainSettings, add_shared_settings, shared_settings
+from ..runs.spaces import Range
 from . import report
-from .cells import (
-    Cell,
-    Variant,
-    add_overrides,
-    data_defaults,
-    overrides,
-    seed_by_seed,
-)
+from .cells import SHARED_SETTINGS, Cell, Variant, data_defaults, seed_by_seed
 from .paper_tables import quick
 from .reproduce import SECONDS_BETWEEN_REPORTS, add_common_arguments
 from .runner import Result, Runner, monitored
@@ -51,33 +41,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--losses",
         nargs="+",
         default=["all"],
-        help=f"of {', '.join(CONTESTANTS)}, or groups of them: {', '.join(GROUPS)} (all)",
+        metavar="LOSS",
+        help=f"losses to compare: {', '.join(contestants())}; or groups of them: all, "
+        f"{', '.join(GROUPS)} (all)",
     )
     parser.add_argument("--out", help="folder of the experiment (DATA-compare)")
     parser.add_argument(
         "--retrieval-size",
         type=cli.positive,
         default=50,
-        help="the N of the Recall@N that decides (%(default)s)",
+        metavar="N",
+        help="number of items that will be retrieved, the N of the Recall@N that decides "
+        "(%(default)s)",
     )
-    parser.add_argument("--trials", type=cli.positive, default=8, help="of each loss (%(default)s)")
+    parser.add_argument(
+        "--trials",
+        type=cli.positive,
+        default=8,
+        metavar="N",
+        help="number of trials for each loss (%(default)s)",
+    )
     parser.add_argument(
         "--temperatures",
         nargs=2,
         type=float,
         metavar=("LOW", "HIGH"),
         default=[0.05, 0.3],
-        help="to search (0.05 0.3)",
+        help="range of temperatures to search (0.05 0.3)",
     )
     parser.add_argument(
-        "--search-seed", type=cli.count, default=0, help="of all trials (%(default)s)"
+        "--search-seed",
+        type=cli.count,
+        default=0,
+        metavar="N",
+        help="seed of all trials (%(default)s)",
     )
     add_common_arguments(parser)
-    add_overrides(parser)
+    add_shared_settings(parser, SHARED_SETTINGS)
 
 
 def comparison_settings(retrieval_size: int, tower: str) -> TrainSettings:
-    """What all losses share, before anything is given on the command line.
+    """The settings that all losses share by default.
 
     The matrix factorisation is that of the published tables: batches of 1,024 pairs with as many
     uniform negatives, and a large learning rate.
@@ -106,20 +110,74 @@ def comparison_settings(retrieval_size: int, tower: str) -> TrainSettings:
     )
 
 
+def base_settings(args: argparse.Namespace, data: PreparedData) -> TrainSettings:
+    """The settings that all runs of ``compare`` or ``tune`` share."""
+    given = shared_settings(args, SHARED_SETTINGS)
+    base = comparison_settings(args.retrieval_size, given.get("tower", "history"))
+    if args.quick:
+        base = quick(base)
+    return dataclasses.replace(base, **{**data_defaults(data), **given})
+
+
+def chosen_contestants(words: list[str]) -> dict[str, Contestant]:
+    """The contestants that ``--losses`` stands for, by name."""
+    known = contestants()
+    members: dict[str, list[str]] = {"all": list(known)}
+    for group in GROUPS:
+        members[group] = [name for name, it in known.items() if LOSSES[it.loss].group == group]
+    members.update({name: [name] for name in known})
+    return {name: known[name] for name in choose(words, members, "--losses")}
+
+
+def trial(
+    name: str, contestant: Contestant, number: int, base: TrainSettings, temperatures: Range
+) -> Variant:
+    """Trial ``number`` of a search: trial 0 has the defaults, the others spread over the space.
+
+    The temperatures are the same for all losses, so that no loss is given luckier ones.
+
+    Args:
+      name: name of the loss in reports.
+      contestant: the loss and its search spaces.
+      number: number of the trial, from 0.
+      base: settings with the default temperature, and with the N that sized losses are given.
+      temperatures: range of temperatures.
+    """
+    options = dict(contestant.options)
+    if contestant.sized:
+        options["retrieval_size"] = base.monitor_cutoff
+    options["temperature"] = base.temperature
+    if number:
+        num_own = len(contestant.space)
+        options["temperature"] = temperatures.at(_halton(number + 1, 1)[0])
+        shares = _halton(number, 1 + num_own)[1:]
+        for (own, space), share in zip(contestant.space.items(), shares):
+            options[own] = space.at(share)
+    return Variant(name, contestant.loss, options)
+
+
+def _halton(number: int, dimensions: int) -> list[float]:
+    """A point of the Halton sequence, which fills the unit cube evenly.
+
+    >>> [_halton(number, 1) for number in (1, 2, 3, 4)]
+    [[0.5], [0.25], [0.75], [0.125]]
+    """
+    points = qmc.Halton(dimensions, scramble=False).fast_forward(number)
+    shares: list[float] = points.random(1)[0].tolist()
+    return shares
+
+
 def run(args: argparse.Namespace) -> None:
     """Compares losses."""
     data = PreparedData.load(args.data)
-    base = comparison_settings(args.retrieval_size, args.tower or "history")
-    if args.quick:
-        base = quick(base)
-    base = dataclasses.replace(base, **{**data_defaults(data), **overrides(args)})
+    base = base_settings(args, data)
     num_trials = min(args.trials, 2) if args.quick else args.trials
     seeds = range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds))
     _check(args, seeds)
     temperatures = Range(args.temperatures[0], args.temperatures[1], logarithmic=True)
     variants = {
         name: [trial(name, contestant, number, base, temperatures) for number in range(num_trials)]
-        for name, contestant in named(args.losses).items()
+        for name, contestant in chosen_contestants(args.losses).items()
     }
     # Better now than after hours of training the others.
     for variant in itertools.chain.from_iterable(variants.values()):
@@ -139,11 +197,11 @@ class Comparison:
     """The two rounds of a comparison.
 
     Args:
-      runner: trains and keeps results.
-      variants: the trials of each loss, as many for each.
-      base: settings that all share.
-      search_seed: of the trials.
-      seeds: of the second round.
+      runner: runner that trains cells and keeps their results.
+      variants: the trials of each loss, the same number for each.
+      base: settings that all runs share.
+      search_seed: seed of the trials.
+      seeds: seeds of the second round.
       average: ``users`` or ``pairs``, for the report.
     """
 
@@ -174,16 +232,20 @@ class Comparison:
         ]
 
     def run(self, train: bool) -> None:
-        """Searches, chooses, trains the chosen and writes the page; or writes it alone."""
+        """Searches, chooses, trains the chosen settings and writes the report.
+
+        Args:
+          train: whether to train; otherwise the report is written from the results at hand.
+        """
         trials = self.trials()
         if train:
-            print(f"search: {len(trials)} runs, validated only", flush=True)
+            print(f"search: {len(trials)} runs, measured on the validation split", flush=True)
             self._runner.run(trials)
         results = self._runner.results(trials)
         if None in results:
             raise UserError(
                 f"--report-only should find the search finished. {results.count(None)} of its "
-                f"{len(results)} runs are missing in {self._runner.folder}. Run without it."
+                f"{len(results)} runs are missing in {self._runner.folder}. Leave it out."
             )
         found = [result for result in results if result is not None]
         chosen = self._choose(found)
@@ -194,7 +256,7 @@ class Comparison:
                 self._write(finals, found)
 
         if train:
-            print(f"chosen settings: {len(finals)} runs, tested", flush=True)
+            print(f"chosen settings: {len(finals)} runs, measured on the test split", flush=True)
             self._runner.run(finals, after=write_now_and_then)
         self._write(finals, found)
 
@@ -261,8 +323,8 @@ class Comparison:
                 lines.append([Field(name), Field(options), Field(shown, best=value == max(values))])
         text = (
             f"Every loss had {num_trials} trials with seed {self._search_seed}, at the same "
-            f"temperatures; the first has the defaults. Bold is what was chosen by validation "
-            f"{self._base.monitor} (%), before the test was read."
+            "temperatures; the first trial has the defaults. Bold marks the choice by validation "
+            f"{self._base.monitor} (%), made before the test split was read."
         )
         header = ["loss", "options", f"validation {self._base.monitor}"]
         return [Heading("Search"), Text(text), Grid(header, lines)]
@@ -272,11 +334,11 @@ def _check(args: argparse.Namespace, seeds: range) -> None:
     low, high = args.temperatures
     if not 0 < low <= high < float("inf"):
         raise UserError(
-            "--temperatures should be two numbers above 0, the lower first. Received: "
+            "--temperatures should be two finite numbers above 0, the lower first. Received: "
             f"{low} {high}."
         )
     if args.search_seed in seeds:
         raise UserError(
-            f"--search-seed should not be one of the seeds that are tested ({seeds[0]} to "
-            f"{seeds[-1]}). Received: {args.search_seed}. Pass another, or another --first-seed."
+            f"--search-seed should not be one of the seeds of the test ({seeds[0]} to "
+            f"{seeds[-1]}). Received: {args.search_seed}. Change it, or change --first-seed."
         )

@@ -1,11 +1,15 @@
-"""What is measured of a trained cell: ranks of a split, and where its gradient goes."""
+"""The figures of an experiment: ranks and gradient shares of a cell, means and tests over seeds."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from scipy import stats
 
 from tfrs_croloss.metrics import exact_ranks, summarize_ranks
 
@@ -24,10 +28,10 @@ _LARGEST_SIZE = 2000
 
 
 def measure_ranks(run: Run, data: PreparedData, split: str) -> dict[str, Any]:
-    """Recall@N and the rest by the best weights, as ``evaluate`` computes them.
+    """Recall@N and the other metrics of the best weights, as ``evaluate`` computes them.
 
     Returns:
-      ``users`` and ``pairs``: figures at the cutoffs of the settings, with standard errors;
+      ``users`` and ``pairs``: metrics at the cutoffs of the settings, with standard errors;
       ``curve``: Recall@N for many N.
     """
     users = evaluation_users(data, split, run.settings)
@@ -55,8 +59,8 @@ def measure_ranks(run: Run, data: PreparedData, split: str) -> dict[str, Any]:
 def measure_gradient(run: Run, data: PreparedData) -> list[dict[str, float]]:
     """How the gradient of the trained model is shared among positives of different ranks.
 
-    Of some training batches: the rank of each positive over the whole catalogue, and the sum of the
-    absolute derivatives of its loss by the scores of the batch's candidates.
+    For some training batches, this takes the rank of each positive over the whole catalogue, and
+    the sum of the absolute derivatives of its loss with respect to the scores of the candidates.
 
     Returns:
       For each band of ranks: ``up_to`` (0 for the last, open one), ``examples`` and ``gradient``,
@@ -96,8 +100,8 @@ def shares_by_band(ranks: np.ndarray, masses: np.ndarray) -> list[dict[str, floa
     0 0.33 0.25
 
     Args:
-      ranks: ``[num_examples]``.
-      masses: ``[num_examples]``, not negative.
+      ranks: ``[num_examples]`` ranks of the positives.
+      masses: ``[num_examples]`` sums of absolute derivatives.
     """
     bands = np.searchsorted(BANDS, ranks, side="left")
     total = float(masses.sum()) or 1.0
@@ -109,3 +113,58 @@ def shares_by_band(ranks: np.ndarray, masses: np.ndarray) -> list[dict[str, floa
         }
         for number, up_to in enumerate((*BANDS, 0))
     ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """Attributes: mean; standard_error, None for a single value; num, the number of values."""
+
+    mean: float
+    standard_error: float | None
+    num: int
+
+
+def summarize(values: Sequence[float]) -> Summary:
+    """Mean and standard error: the sample's standard deviation over the root of its size.
+
+    >>> summarize([1.0, 2.0, 3.0, 6.0]).mean
+    3.0
+    """
+    if not values:
+        raise ValueError("`values` should be at least one number. Received: none.")
+    mean = math.fsum(values) / len(values)
+    if len(values) == 1:
+        return Summary(mean, None, 1)
+    squares = math.fsum((value - mean) ** 2 for value in values)
+    return Summary(mean, math.sqrt(squares / (len(values) - 1) / len(values)), len(values))
+
+
+@dataclasses.dataclass(frozen=True)
+class PairedTest:
+    """The difference between two ways to train, over the seeds that both have.
+
+    Attributes:
+      difference: mean of the differences.
+      standard_error: standard error of that mean.
+      p_value: p-value of the two-sided paired t-test.
+      num: number of seeds in common.
+    """
+
+    difference: float
+    standard_error: float
+    p_value: float
+    num: int
+
+
+def paired_test(values: Mapping[int, float], reference: Mapping[int, float]) -> PairedTest | None:
+    """Tests ``values`` against ``reference``, both by seed; None for fewer than two in common."""
+    seeds = sorted(set(values) & set(reference))
+    if len(seeds) < 2:
+        return None
+    summary = summarize([values[seed] - reference[seed] for seed in seeds])
+    error = summary.standard_error or 0.0
+    if error == 0.0:
+        p_value = 1.0 if summary.mean == 0.0 else 0.0
+    else:
+        p_value = 2.0 * float(stats.t.sf(abs(summary.mean / error), len(seeds) - 1))
+    return PairedTest(summary.mean, error, p_value, len(seeds))

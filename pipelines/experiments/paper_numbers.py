@@ -1,4 +1,4 @@
-"""The numbers that the paper prints, in percent, and the data sets that they are for."""
+"""The paper's numbers, in percent, and the data sets that they belong to."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _TOLERANCE = 0.05
 def published_dataset(manifest: dict[str, Any]) -> str | None:
     """``books`` or ``taobao`` if prepared data is one of the paper's two sets, or None.
 
-    By the source and the names of the files, and by the size of the catalogue: a sample of Books is
-    another data set.
+    This goes by the source and the names of the files, and by the size of the catalogue: a sample
+    of Books is another data set.
 
     Args:
-      manifest: of the prepared data.
+      manifest: manifest of the prepared data.
     """
     source = manifest["source"]
     names = " ".join(Path(entry["path"]).name.lower() for entry in manifest["inputs"])
@@ -59,7 +59,7 @@ MAIN: dict[str, dict[str, Figures]] = {
 
 # For each kernel and N, in the order of ALPHAS.
 ALPHAS = {"books": (0.6, 0.8, 1.0, 1.2), "taobao": (1.0, 1.2, 1.4, 1.6)}
-_KERNELS: dict[str, dict[str, tuple[tuple[float, ...], ...]]] = {
+KERNELS: dict[str, dict[str, tuple[tuple[float, ...], ...]]] = {
     "books": {
         "hinge": (
             (9.03, 9.50, 9.88, 9.53),
@@ -153,5 +153,5 @@ def kernel_figures(dataset: str, kernel: str, alpha: float) -> Figures:
     {50: 10.2, 100: 14.03, 200: 18.63, 500: 26.06}
     """
     column = ALPHAS[dataset].index(alpha)
-    rows = _KERNELS[dataset][kernel]
+    rows = KERNELS[dataset][kernel]
     return {size: row[column] for size, row in zip(SIZES, rows)}

@@ -13,8 +13,6 @@ NAMES = ("main", "kernels", "lambda", "mining", "figures")
 SIZES = "sizes"
 PROTOCOLS = ("books", "taobao")
 
-KERNELS = ("hinge", "sigmoid", "exponential", "softplus")
-
 # The kernels that the paper found best on each of its data sets, and their alpha.
 _BEST_KERNEL = {"books": "softplus", "taobao": "exponential"}
 _BEST_ALPHA = {"books": 1.0, "taobao": 1.4}
@@ -22,13 +20,13 @@ _BEST_ALPHA = {"books": 1.0, "taobao": 1.4}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Entry:
-    """One number of a table for each N; told apart by what it is, not by what is in it.
+    """One number of a table for each N; entries with equal contents are still different entries.
 
     Attributes:
-      row: its label.
-      variant: what is trained.
-      column: its label, in a table of rows by columns.
-      published: what the paper printed, in percent.
+      row: label of the row.
+      variant: loss and options to train.
+      column: label of the column, in a table of rows by columns.
+      published: the paper's numbers, in percent.
     """
 
     row: str
@@ -43,8 +41,8 @@ class Table:
 
     Attributes:
       name: one of ``NAMES``, or ``SIZES``.
-      title: what it shows.
-      entries: its numbers; all with columns, or all without.
+      title: title in the report.
+      entries: entries of the table; all with columns, or all without.
       reference: the row that the others are tested against.
     """
 
@@ -85,7 +83,7 @@ def paper_settings(protocol: str) -> TrainSettings:
 
 
 def quick(settings: TrainSettings) -> TrainSettings:
-    """The same for a first look, minutes instead of hours; the numbers mean little."""
+    """Settings for a first look: minutes instead of hours, and numbers that mean little."""
     return dataclasses.replace(
         settings, max_steps=300, steps_per_epoch=100, max_validation_users=1_000
     )
@@ -133,7 +131,7 @@ def _main(protocol: str) -> Table:
 
 def _kernels(protocol: str) -> Table:
     entries = []
-    for kernel in (*KERNELS, "lambda"):
+    for kernel in paper_numbers.KERNELS[protocol]:
         for alpha in paper_numbers.ALPHAS[protocol]:
             if kernel == "lambda":
                 variant = _lambda_croloss("sigmoid", _BEST_KERNEL[protocol], alpha)

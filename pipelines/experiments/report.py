@@ -1,4 +1,4 @@
-"""What an experiment found, as the blocks of a page."""
+"""The results of an experiment, as the blocks of a page."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from ..common.page import Block, Field, Grid, Heading, Picture, Text
 from ..data.prepared import PreparedData
 from . import pictures
+from .measure import PairedTest, Summary, paired_test, summarize
 from .runner import Result
-from .statistics import PairedTest, Summary, paired_test, summarize
 
 Seeds = dict[int, Result]
 Rows = dict[str, Seeds]
@@ -40,7 +40,7 @@ def sizes_of(rows: Rows) -> list[int]:
 
 
 def data_blocks(data: PreparedData, rows: Rows, average: str) -> list[Block]:
-    """What was measured, and how."""
+    """The data, the metric and the seeds."""
     statistics = data.manifest["statistics"]
     text = (
         f"Data: {data.path.name} (source {data.manifest['source']}), {data.num_items:,} items, "
@@ -55,7 +55,7 @@ def data_blocks(data: PreparedData, rows: Rows, average: str) -> list[Block]:
             f"in percent, averaged over {average}, by exact ranks over the whole catalogue, items "
             f"of the history {'excluded' if settings['exclude_history'] else 'not excluded'}. "
             f"Seeds: {', '.join(map(str, seeds))}; ± is one standard error over them. The test is "
-            f"read with the weights that were best in validation ({settings['monitor']})."
+            f"measured with the weights that were best in validation ({settings['monitor']})."
         )
     return [Text(text)]
 
@@ -103,8 +103,8 @@ def _difference_blocks(rows: Rows, sizes: list[int], average: str, reference: st
         grid.append(line)
     return [
         Text(
-            f"Against {reference}, relative; p is that of a two-sided t test, paired over seeds, "
-            "without a correction for the number of comparisons."
+            f"Relative difference to {reference}; p is the p-value of a two-sided t-test, paired "
+            "over seeds and not corrected for the number of comparisons."
         ),
         Grid(["loss", *(f"Recall@{size}" for size in sizes)], grid),
     ]
@@ -149,7 +149,7 @@ def grid_blocks(
                 line.append(Field(mark + _number(cells[column]), _published(figure), is_best))
             grid.append(line)
         blocks += [Heading(f"Recall@{size}", 3), Grid(["kernel", *columns], grid)]
-    return [Text("▲ marks the best of a row, bold the best of all."), *blocks]
+    return [Text("▲ marks the best value of a row, bold the best value of the table."), *blocks]
 
 
 def picture_blocks(rows: Rows, average: str, reference: str | None, prefix: str) -> list[Block]:
@@ -188,15 +188,15 @@ def settings_blocks(results: Sequence[Result]) -> list[Block]:
     ]
     blocks: list[Block] = [
         Heading("Settings"),
-        Text("The same in all runs:"),
+        Text("Settings that all runs share:"),
         Grid(["setting", "value"], [[Field(n), Field(_value(v))] for n, v in shared.items()]),
     ]
     if differing:
-        blocks += [Text("Different:"), Grid(["run", *differing], grid)]
+        blocks += [Text("Settings that differ:"), Grid(["run", *differing], grid)]
     failed = [result for result in results if "failed" in result]
     if failed:
         names_of_failed = ", ".join(f"{r['name']} (seed {r['seed']})" for r in failed)
-        blocks.append(Text(f"Training diverged, and is left out: {names_of_failed}."))
+        blocks.append(Text(f"Left out because training diverged: {names_of_failed}."))
     seconds = sum(result["wall_seconds"] for result in results)
     found = {tuple(sorted(result["versions"].items())) for result in results}
     blocks += [
@@ -208,7 +208,7 @@ def settings_blocks(results: Sequence[Result]) -> list[Block]:
 
 
 def summary_json(rows: Rows, average: str, reference: str | None) -> dict[str, Any]:
-    """The numbers of ``flat_blocks`` for programs."""
+    """The numbers of ``flat_blocks`` as JSON."""
     summary: dict[str, Any] = {}
     for name, seeds in rows.items():
         summary[name] = {"loss": next(iter(seeds.values()))["loss"], "seeds": sorted(seeds)}

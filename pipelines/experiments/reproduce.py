@@ -3,10 +3,10 @@
 ::
 
     OUT/results/KEY.json              one trained and measured cell
-    OUT/report.html, report.md, *.png a page about all that is there
+    OUT/report.html, report.md, *.png the report on all finished cells
     OUT/summary.json                  its numbers
 
-The same command on the same folder goes on with what is missing.
+The same command on the same folder continues with the cells that are missing.
 """
 
 from __future__ import annotations
@@ -21,15 +21,10 @@ from .. import cli
 from ..common.files import write_json
 from ..common.page import Block, Heading, Picture, Text, write_page
 from ..data.prepared import PreparedData
-from ..runs.settings import TrainSettings
+from ..runs.settings import TrainSettings, add_shared_settings, shared_settings
 from . import pictures, report
-from .cells import (
-    Cell,
-    add_overrides,
-    data_defaults,
-    overrides,
-    seed_by_seed,
-)
+from .cells import SHARED_SETTINGS, Cell, data_defaults, seed_by_seed
+from .measure import paired_test
 from .paper_numbers import published_dataset
 from .paper_tables import (
     NAMES,
@@ -42,7 +37,6 @@ from .paper_tables import (
     quick,
 )
 from .runner import Runner
-from .statistics import paired_test
 
 SECONDS_BETWEEN_REPORTS = 300.0
 
@@ -55,38 +49,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=(*NAMES, "all", SIZES),
         default=["main"],
-        help="of the paper, or all of its; sizes, which is not, sets --retrieval-size against "
-        "--alpha (main)",
+        help="tables and figures of the paper; all stands for the paper's. sizes, which is not in "
+        "the paper, compares --retrieval-size with --alpha (main)",
     )
     parser.add_argument("--out", help="folder of the experiment (DATA-reproduce)")
     parser.add_argument(
         "--protocol",
         choices=PROTOCOLS,
-        help="whose settings and losses, of the paper's two data sets (taobao for Taobao, else "
-        "books)",
+        help="data set of the paper whose settings and losses are used (taobao for Taobao data, "
+        "books otherwise)",
     )
     add_common_arguments(parser)
-    add_overrides(parser)
+    add_shared_settings(parser, SHARED_SETTINGS)
 
 
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what ``reproduce`` and ``compare`` have in common."""
-    parser.add_argument("--seeds", type=cli.positive, default=3, help="how many (%(default)s)")
+    """Adds the options that ``reproduce`` and ``compare`` have in common."""
     parser.add_argument(
-        "--first-seed", type=cli.count, default=1, help="the others follow (%(default)s)"
+        "--seeds", type=cli.positive, default=3, help="number of seeds (%(default)s)"
     )
-    parser.add_argument("--quick", action="store_true", help="a first look, in minutes; one seed")
+    parser.add_argument(
+        "--first-seed",
+        type=cli.count,
+        default=1,
+        help="first seed; the others follow it (%(default)s)",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="train for few steps and one seed, for a first look"
+    )
     parser.add_argument(
         "--average",
         choices=("users", "pairs"),
         default="users",
-        help="how the report averages recall: as the authors' code, or as the paper's formula "
-        "(%(default)s)",
+        help="how the report averages recall: over users, as the authors' code does, or over pairs "
+        "of user and target, as the paper's formula does (%(default)s)",
     )
     parser.add_argument(
-        "--report-only", action="store_true", help="train nothing, write the page anew"
+        "--report-only", action="store_true", help="write the report again without training"
     )
-    parser.add_argument("--keep-runs", action="store_true", help="keep weights and logs")
+    parser.add_argument(
+        "--keep-runs", action="store_true", help="keep the weights and logs of finished runs"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -97,7 +100,8 @@ def run(args: argparse.Namespace) -> None:
     base = paper_settings(protocol)
     if args.quick:
         base = quick(base)
-    base = dataclasses.replace(base, **{**data_defaults(data), **overrides(args)})
+    given = shared_settings(args, SHARED_SETTINGS)
+    base = dataclasses.replace(base, **{**data_defaults(data), **given})
     names = list(dict.fromkeys(args.table))
     if "all" in names:
         names = [*NAMES, *(name for name in names if name == SIZES)]
@@ -119,10 +123,10 @@ class Page:
     """The report of an experiment in progress.
 
     Args:
-      runner: has the results.
-      tables: to show.
-      cells: all of the experiment.
-      base: settings that they share.
+      runner: runner that has the results.
+      tables: tables to show.
+      cells: all cells of the experiment.
+      base: settings that the cells share.
       average: ``users`` or ``pairs``.
       same_data: whether the paper's numbers are for this data.
     """
@@ -145,7 +149,7 @@ class Page:
         self._written = time.monotonic()
 
     def write_now_and_then(self) -> None:
-        """Writes the page if the last time is a while ago."""
+        """Writes the page, unless it was written a short while ago."""
         if time.monotonic() - self._written > SECONDS_BETWEEN_REPORTS:
             self.write()
 
@@ -165,7 +169,7 @@ class Page:
         if missing:
             blocks.append(Text(f"Not finished: {missing} runs are still missing."))
         if self._same_data:
-            blocks.append(Text("“paper” is what the paper printed for this data set."))
+            blocks.append(Text("“paper” is the number in the paper for this data set."))
         summary: dict[str, Any] = {}
         for table in self._tables:
             mine = {
@@ -221,7 +225,7 @@ class Page:
                 groups[name] = _improvements(plain, mined, self._average)
         if not groups:
             return []
-        png = pictures.bars_over_sizes(groups, "improvement of Recall@N by α=1, points of percent")
+        png = pictures.bars_over_sizes(groups, "improvement of Recall@N by α=1, percentage points")
         return [Picture("mining_improvement", "Improvement by α=1", png)]
 
     def _figure_blocks(self, found: dict[Entry, report.Seeds]) -> list[Block]:

@@ -1,10 +1,10 @@
-"""Step ``tune``: searches kernels, weighting, temperature, margin and learning rate with Optuna.
+"""Step ``tune``: searches losses, their settings, temperature and learning rate with Optuna.
 
-Trials that fall behind are pruned on the validation split's Recall@N; the test is never read.
+Trials that fall behind in validation Recall@N are pruned; the test split is never read.
 
 ::
 
-    OUT/study.db        all trials; the same command goes on with it
+    OUT/study.db        all trials; the same command continues with it
     OUT/best.json       the best trial so far
     OUT/report.html, report.md
 """
@@ -21,23 +21,17 @@ from ..common.files import installed_versions, read_json, write_json
 from ..common.page import Field, Grid, Text, write_page
 from ..data.prepared import PreparedData
 from ..errors import UserError
-from ..runs.folder import data_checksum
-from ..runs.settings import TrainSettings
-from .cells import (
-    Cell,
-    Variant,
-    add_overrides,
-    data_defaults,
-    overrides,
-)
-from .commands import train_command
-from .compare import comparison_settings
-from .paper_tables import quick
+from ..runs.folder import data_checksum, training_differences
+from ..runs.losses import GROUPS, LOSSES, choose, names
+from ..runs.settings import TrainSettings, add_shared_settings, train_command
+from ..runs.spaces import Choice, Range, Space
+from .cells import SHARED_SETTINGS, Cell, Variant
+from .compare import base_settings
 from .runner import Runner, monitored
 
 STUDY = "study.db"
-_KERNELS = ("softplus", "exponential", "sigmoid", "hinge")
 _STARTUP_TRIALS = 5
+_TEMPERATURES = Range(0.03, 0.5, logarithmic=True)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,31 +42,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--retrieval-size",
         type=cli.positive,
         required=True,
-        help="the N of the Recall@N to search for",
+        metavar="N",
+        help="number of items that will be retrieved, the N of the Recall@N to search for",
     )
-    parser.add_argument("--trials", type=cli.positive, default=30, help="in all (%(default)s)")
     parser.add_argument(
-        "--seed", type=cli.count, default=0, help="of the search and of the runs (0)"
+        "--losses",
+        nargs="+",
+        default=["family"],
+        metavar="LOSS",
+        help=f"losses to search: {', '.join(LOSSES)}; or groups of them: all, {', '.join(GROUPS)} "
+        "(family)",
     )
-    parser.add_argument("--quick", action="store_true", help="a first look, in minutes")
-    add_overrides(parser)
+    parser.add_argument(
+        "--trials",
+        type=cli.positive,
+        default=30,
+        metavar="N",
+        help="number of trials in the study, with those of earlier calls (%(default)s)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=cli.count,
+        default=0,
+        metavar="N",
+        help="seed of the search and of the runs (%(default)s)",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="train for few steps, for a first look"
+    )
+    add_shared_settings(parser, SHARED_SETTINGS)
 
 
 def run(args: argparse.Namespace) -> None:
     """Searches."""
     optuna = import_optuna()
     data = PreparedData.load(args.data)
-    base = comparison_settings(args.retrieval_size, args.tower or "history")
-    if args.quick:
-        base = quick(base)
-    base = dataclasses.replace(
-        base, **{**data_defaults(data), **overrides(args), "seed": args.seed}
-    )
+    base = dataclasses.replace(base_settings(args, data), seed=args.seed)
+    losses = chosen_losses(args.losses)
     out = Path(args.out or f"{str(args.data).rstrip('/')}-tune")
     runner = Runner(out, data)
     with runner.lock():
-        _check_same_search(out, base, data)
-        search = Search(optuna, runner, base)
+        _check_same_search(out, base, losses, data)
+        search = Search(optuna, runner, base, losses)
         search.run(args.trials)
         settings = search.finish(args.data)
     print(
@@ -81,8 +92,17 @@ def run(args: argparse.Namespace) -> None:
     )
 
 
+def chosen_losses(words: list[str]) -> tuple[str, ...]:
+    """The names of the losses that ``--losses`` stands for, in the order of the registry."""
+    members: dict[str, tuple[str, ...]] = {"all": names()}
+    members.update({group: names(group) for group in GROUPS})
+    members.update({name: (name,) for name in LOSSES})
+    chosen = choose(words, members, "--losses")
+    return tuple(name for name in LOSSES if name in chosen)
+
+
 def import_optuna() -> Any:
-    """Optuna, or an error that says how to get it."""
+    """Optuna, or an error that says how to install it."""
     try:
         import optuna
     except ModuleNotFoundError as error:
@@ -99,14 +119,18 @@ class Search:
 
     Args:
       optuna: the module.
-      runner: trains the trials.
-      base: settings that are not searched; its learning rate is the middle of those that are tried.
+      runner: runner that trains the trials.
+      base: settings that are not searched; its learning rate is the middle of the searched range.
+      losses: names of the losses to search.
     """
 
-    def __init__(self, optuna: Any, runner: Runner, base: TrainSettings) -> None:
+    def __init__(
+        self, optuna: Any, runner: Runner, base: TrainSettings, losses: tuple[str, ...]
+    ) -> None:
         self._optuna = optuna
         self._runner = runner
         self._base = base
+        self._losses = losses
         storage = f"sqlite:///{(runner.folder / STUDY).absolute()}"
         self._study = optuna.create_study(
             study_name="tune",
@@ -120,7 +144,7 @@ class Search:
         self._study.sampler = optuna.samplers.TPESampler(seed=seed)
 
     def run(self, num_trials: int) -> None:
-        """Runs trials until there are ``num_trials`` that came to an end."""
+        """Runs trials until ``num_trials`` have ended."""
         states = self._optuna.trial.TrialState
         for left in self._study.get_trials(deepcopy=False, states=(states.RUNNING,)):
             # Its process is gone. The same settings find its checkpoint.
@@ -128,7 +152,8 @@ class Search:
             self._study.enqueue_trial(left.params)
         while (done := len(self.finished())) < num_trials:
             trial = self._study.ask()
-            cell = Cell(f"trial {trial.number}", suggest(trial, self._base), split="valid")
+            settings = suggest(trial, self._base, self._losses)
+            cell = Cell(f"trial {trial.number}", settings, split="valid")
             outcome = self._run_trial(trial, cell)
             print(
                 f"[{done + 1}/{num_trials}] {cell.settings.loss_title}, temperature "
@@ -138,7 +163,7 @@ class Search:
             )
 
     def finished(self) -> list[Any]:
-        """The trials that were trained to the end, pruned, or diverged."""
+        """The trials that were completed or pruned, or that diverged."""
         states = self._optuna.trial.TrialState
         return [
             trial
@@ -148,10 +173,10 @@ class Search:
         ]
 
     def finish(self, data: str) -> TrainSettings:
-        """Writes the page and the winner, and returns its settings.
+        """Writes the report and the best trial, and returns its settings.
 
         Args:
-          data: as it was given on the command line.
+          data: folder of the data, as it was given on the command line.
         """
         states = self._optuna.trial.TrialState
         complete = [trial for trial in self.finished() if trial.state == states.COMPLETE]
@@ -184,7 +209,7 @@ class Search:
         ]
         text = (
             f"{len(lines)} trials on {self._runner.data.path.name}, seed {self._base.seed}; the "
-            f"figure is the best validation {monitor} in percent. The test was not read."
+            f"figure is the best validation {monitor} in percent. The test split was not read."
         )
         write_page(
             folder,
@@ -194,7 +219,7 @@ class Search:
         return settings
 
     def _run_trial(self, trial: Any, cell: Cell) -> str:
-        """Trains one, tells the study, and returns what came of it in words."""
+        """Trains a trial, tells the study, and returns the outcome in words."""
         monitor, states = self._base.monitor, self._optuna.trial.TrialState
         trial.set_user_attr("settings", cell.settings.as_dict())
 
@@ -220,42 +245,53 @@ class Search:
         return f"validation {monitor} {monitored(result):.4f}"
 
 
-def suggest(trial: Any, base: TrainSettings) -> TrainSettings:
-    """The settings of a trial."""
-    options: dict[str, Any] = {
-        "kernel": trial.suggest_categorical("kernel", _KERNELS),
-        "temperature": trial.suggest_float("temperature", 0.03, 0.5, log=True),
-        "learning_rate": trial.suggest_float(
-            "learning_rate", base.learning_rate / 5, base.learning_rate * 5, log=True
-        ),
+def suggest(trial: Any, base: TrainSettings, losses: tuple[str, ...]) -> TrainSettings:
+    """The settings of a trial.
+
+    Args:
+      trial: trial of Optuna.
+      base: settings that are not searched.
+      losses: names of the losses to search.
+    """
+
+    def draw(name: str, space: Space) -> Any:
+        if isinstance(space, Choice):
+            return trial.suggest_categorical(name, tuple(space.choices))
+        return trial.suggest_float(name, space.low, space.high, log=space.logarithmic)
+
+    rates = Range(base.learning_rate / 5, base.learning_rate * 5, logarithmic=True)
+    loss = draw("loss", Choice(losses))
+    options = {
+        "temperature": draw("temperature", _TEMPERATURES),
+        "learning_rate": draw("learning_rate", rates),
+        **LOSSES[loss].draw_options(draw, base.monitor_cutoff),
     }
-    loss = trial.suggest_categorical("loss", ("cro", "lambda"))
-    if loss == "lambda":
-        options["rank_kernel"] = trial.suggest_categorical("rank_kernel", ("sigmoid", "unit_step"))
-    if trial.suggest_categorical("weighting", ("alpha", "retrieval_size")) == "alpha":
-        options["alpha"] = trial.suggest_float("alpha", 0.4, 1.8)
-    else:
-        options["retrieval_size"] = base.monitor_cutoff
-    if options["kernel"] == "hinge":
-        options["margin"] = trial.suggest_float("margin", 0.5, 10.0, log=True)
     return Variant("trial", loss, options).settings(base, base.seed)
 
 
-def _check_same_search(out: Path, base: TrainSettings, data: PreparedData) -> None:
-    """Refuses to go on with a search that had other settings."""
-    config: dict[str, Any] = {"settings": base.as_dict(), "data_checksum": data_checksum(data)}
+def _check_same_search(
+    out: Path, base: TrainSettings, losses: tuple[str, ...], data: PreparedData
+) -> None:
+    """Refuses to continue a search that had other settings, losses or data."""
+    config: dict[str, Any] = {
+        "settings": base.as_dict(),
+        "losses": list(losses),
+        "data_checksum": data_checksum(data),
+    }
     path = out / "config.json"
     if not path.is_file():
         write_json(path, config)
-    elif (found := read_json(path)) != config:
-        names = [
-            name
-            for name, value in config["settings"].items()
-            if found.get("settings", {}).get(name) != value
-        ]
+        return
+    found = read_json(path)
+    different = training_differences(found, config)
+    # Searches of older versions had these losses, and did not say so.
+    searched = found.get("losses", list(names("family")))
+    if searched != config["losses"]:
+        different.append(f"losses: {' '.join(searched)} there, {' '.join(losses)} now")
+    if different:
         raise UserError(
-            f"--out {out} holds a search with other settings or data "
-            f"({', '.join(names) or 'other data'}). Choose another folder."
+            f"--out {out} holds a search with other settings or data ({'; '.join(different)}). "
+            "Choose another folder."
         )
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfrs_croloss.losses import CROLoss, LambdaCROLoss, RetrievalLoss, baselines
+from tfrs_croloss.losses import RetrievalLoss
 from tfrs_croloss.memory import CandidateMemory
 from tfrs_croloss.models import HistoryTower, ItemEmbedding, ItemTower, TwoTowerModel
 from tfrs_croloss.optimizers import LazyAdam
@@ -16,6 +15,7 @@ from tfrs_croloss.tasks import CatalogueRetrieval, Retrieval
 
 from ..errors import UserError
 from .factorization import CatalogueModel, UserTower
+from .losses import LOSSES
 from .settings import LAZY_FROM_ROWS, TrainSettings
 
 _FINAL_SHARE = 0.01
@@ -29,46 +29,9 @@ tf.get_logger().addFilter(
 def build_loss(settings: TrainSettings, num_items: int) -> RetrievalLoss:
     """The loss for a catalogue of ``num_items``."""
     try:
-        rival = _rival(settings, num_items)
-        return _rank_loss(settings, num_items) if rival is None else rival
+        return LOSSES[settings.loss].build(settings, num_items)
     except ValueError as error:
         raise UserError(f"the loss cannot be built. {error}") from error
-
-
-def _rank_loss(settings: TrainSettings, num_items: int) -> RetrievalLoss:
-    def kernel(name: str) -> str | Mapping[str, Any]:
-        return {"name": "hinge", "margin": settings.margin} if name == "hinge" else name
-
-    options: dict[str, Any] = {
-        "alpha": settings.alpha,
-        "kernel": kernel(settings.kernel),
-        "num_items": num_items,
-        "rank_estimate": settings.rank_estimate,
-    }
-    if settings.retrieval_size is not None:
-        options["retrieval_size"] = settings.retrieval_size
-    if settings.rank_kernel is None:
-        return CROLoss(**options)
-    return LambdaCROLoss(rank_kernel=kernel(settings.rank_kernel), **options)
-
-
-def _rival(settings: TrainSettings, num_items: int) -> RetrievalLoss | None:
-    """The loss, if it is not of the CROLoss family."""
-    if settings.loss in ("bce", "gbce"):
-        calibration = settings.calibration if settings.loss == "gbce" else 0.0
-        return baselines.BinaryCrossEntropy(calibration, num_items, name=settings.loss)
-    if settings.loss == "psl":
-        # Half of it brings differences of cosines into the range that the activations are for.
-        temperature = settings.temperature / 2.0
-        return baselines.PairwiseSoftmaxLoss(settings.activation, temperature, num_items)
-    if settings.loss == "bsl":
-        return baselines.BilateralSoftmax(settings.negative_exponent, num_items)
-    if settings.loss == "sl_at_k":
-        assert settings.retrieval_size is not None
-        # The loss sees scores that the task has divided by the temperature.
-        weight_temperature = settings.weight_temperature / settings.temperature
-        return baselines.SoftmaxAtK(settings.retrieval_size, weight_temperature, num_items)
-    return None
 
 
 def build_model(

@@ -1,194 +1,409 @@
-"""Which loss a run trains with: the settings of all of them, as options and in words."""
+"""The registry of losses: whatever the pipelines know about a loss is its entry in ``LOSSES``.
+
+An entry gives the loss its name for ``--loss``, its options in ``train``, its title in reports, its
+builder, and its search spaces in ``compare`` and ``tune``. This module loads no TensorFlow:
+builders import the library when they are called.
+"""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import math
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from .. import cli
 from ..errors import UserError
+from .options import OneOf, Option, Real, Whole
+from .spaces import Choice, Draw, Range, Space
 
-KERNELS = ("hinge", "sigmoid", "exponential", "softplus")
-RANK_KERNELS = (*KERNELS, "unit_step")
-ACTIVATIONS = ("tanh", "atan", "relu")
+if TYPE_CHECKING:
+    from tfrs_croloss.losses import RetrievalLoss
 
-LOSSES: dict[str, dict[str, Any]] = {
-    "softmax": {"kernel": "exponential", "alpha": 1.0},
-    "triplet": {"kernel": "hinge", "alpha": 0.0},
-    "bpr": {"kernel": "softplus", "alpha": 0.0},
-}
-"""The well-known losses, as the special cases of CROLoss that they are."""
+    from .settings import TrainSettings
 
-FAMILY = ("cro", "lambda")
-RIVALS = ("bce", "gbce", "psl", "bsl", "sl_at_k")
-LOSS_NAMES = (*FAMILY, *LOSSES, *RIVALS)
-"""Every loss that ``--loss`` takes."""
-
-SIZED = (*FAMILY, "sl_at_k")
-"""The losses that can be told how many items will be retrieved."""
-
-Settings = TypeVar("Settings", bound="LossSettings")
+GROUPS = ("conventional", "baselines", "family")
+"""Groups of losses: special cases of CROLoss, losses of other papers, and the CROLoss family."""
 
 
 @dataclasses.dataclass(frozen=True)
-class LossSettings:
-    """What concerns the loss.
+class Contestant:
+    """A loss as ``compare`` trains it.
 
     Attributes:
-      loss: one of ``LOSS_NAMES``. ``"cro"`` with a ``rank_kernel`` is ``"lambda"``.
-      kernel, rank_kernel, alpha, margin, rank_estimate: of the CROLoss family. ``"softmax"``,
-        ``"triplet"`` and ``"bpr"`` set kernel and alpha themselves.
-      retrieval_size: in place of ``alpha``; the K of SL@K.
-      calibration: the t of gBCE.
-      activation: of PSL.
-      negative_exponent: of BSL.
-      weight_temperature: of SL@K, in the unit of the similarity.
+      loss: name of the loss.
+      options: settings with the same value in every trial.
+      space: search spaces of the settings that are tuned beside the temperature.
+      sized: whether ``retrieval_size`` is the N of the Recall@N that decides.
     """
 
-    loss: str = "cro"
-    kernel: str = "softplus"
-    rank_kernel: str | None = None
-    alpha: float = 1.0
-    retrieval_size: int | None = None
-    margin: float = 5.0
-    rank_estimate: str = "paper"
-    calibration: float = 0.75
-    activation: str = "tanh"
-    negative_exponent: float = 1.1
-    weight_temperature: float = 1.0
+    loss: str
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    space: Mapping[str, Space] = dataclasses.field(default_factory=dict)
+    sized: bool = False
 
-    def __post_init__(self) -> None:
-        if self.loss not in LOSS_NAMES:
-            raise UserError(
-                f"--loss should be one of {', '.join(LOSS_NAMES)}. Received: {self.loss!r}."
-            )
-        self._check_numbers()
-        if self.loss in FAMILY:
-            if self.retrieval_size is not None and self.alpha != 1.0:
-                raise UserError(
-                    "--retrieval-size weighs the ranks in place of --alpha. Received: both. Leave "
-                    "out one of them."
-                )
-            if self.loss == "lambda" and self.rank_kernel is None:
-                object.__setattr__(self, "rank_kernel", "sigmoid")
-            return
-        preset = {**_OF_THE_FAMILY, **LOSSES.get(self.loss, {})}
-        for name, value in preset.items():
-            if getattr(self, name) not in (value, _OF_THE_FAMILY[name]):
-                raise UserError(
-                    f"--loss {self.loss} should come without --{name.replace('_', '-')}, which is "
-                    f"an option of CROLoss. Received: {getattr(self, name)!r}. Leave out one or "
-                    "the other."
-                )
-            object.__setattr__(self, name, value)
-        if self.loss == "sl_at_k" and self.retrieval_size is None:
-            raise UserError("--loss sl_at_k should have a --retrieval-size, its K. Received: none.")
-        if self.loss not in SIZED and self.retrieval_size is not None:
-            raise UserError(
-                f"--retrieval-size goes with --loss {', '.join(SIZED)}. Received: --loss "
-                f"{self.loss}. Leave out one or the other."
-            )
 
-    def _check_numbers(self) -> None:
-        for name in ("negative_exponent", "weight_temperature"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise UserError(
-                    f"--{name.replace('_', '-')} should be a finite number above 0. Received: "
-                    f"{getattr(self, name)}."
-                )
-        if not 0.0 <= self.calibration <= 1.0:
-            raise UserError(f"--calibration should be from 0 to 1. Received: {self.calibration}.")
-        if self.retrieval_size is not None and self.retrieval_size < 1:
-            raise UserError(
-                f"--retrieval-size should be at least 1. Received: {self.retrieval_size}."
-            )
-        if self.activation not in ACTIVATIONS:
-            raise UserError(
-                f"--activation should be one of {', '.join(ACTIVATIONS)}. Received: "
-                f"{self.activation!r}."
-            )
+@dataclasses.dataclass(frozen=True)
+class Loss:
+    """An entry of the registry.
+
+    Attributes:
+      summary: what the loss is, in a few words, for the help text.
+      build: returns the loss of the library, from the settings and the number of items.
+      title: returns the loss with its options in words, for reports; by default the summary.
+      options: the settings that the loss takes, by name. Losses may share an option.
+      group: one of ``GROUPS``.
+      fixed: settings of other losses that this loss fixes.
+      defaults: its own defaults, in place of None.
+      required: settings that should be given.
+      space: search spaces of its settings, for ``compare`` and ``tune``.
+      contestants: the loss as ``compare`` trains it, by name; by default once, under its own name
+        and with ``space``.
+      search: returns the settings of a trial of ``tune``, from a function that draws values and
+        the retrieval size; by default it draws each setting of ``space``.
+    """
+
+    summary: str
+    build: Callable[[TrainSettings, int], RetrievalLoss]
+    title: Callable[[TrainSettings], str] | None = None
+    options: Mapping[str, Option] = dataclasses.field(default_factory=dict)
+    group: str = "baselines"
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    required: tuple[str, ...] = ()
+    space: Mapping[str, Space] = dataclasses.field(default_factory=dict)
+    contestants: Mapping[str, Contestant] = dataclasses.field(default_factory=dict)
+    search: Callable[[Draw, int], dict[str, Any]] | None = None
 
     @property
-    def loss_title(self) -> str:
-        """The loss in words, for people."""
-        titles = {
-            "bce": "binary cross-entropy",
-            "gbce": f"gBCE (calibration {self.calibration:g})",
-            "psl": f"PSL ({self.activation})",
-            "bsl": f"BSL (exponent {self.negative_exponent:g})",
-            "sl_at_k": f"SL@{self.retrieval_size} (weights of {self.weight_temperature:g})",
-        }
-        if self.loss in titles:
-            return titles[self.loss]
-        margin = f", margin {self.margin:g}" if "hinge" in (self.kernel, self.rank_kernel) else ""
-        aim = f"alpha {self.alpha:g}"
-        if self.retrieval_size is not None:
-            aim = f"for {self.retrieval_size} retrieved"
-        if self.rank_kernel is not None:
-            kernels = f"{self.rank_kernel} ranks, {self.kernel} gaps"
-            return f"LambdaCROLoss ({kernels}, {aim}{margin})"
-        names = [
-            name
-            for name, preset in LOSSES.items()
-            if preset == {"kernel": self.kernel, "alpha": self.alpha} and not self.retrieval_size
-        ]
-        known = f" = {names[0]}" if names else ""
-        return f"CROLoss ({self.kernel}, {aim}{margin}){known}"
+    def sized(self) -> bool:
+        """Whether the loss can be told how many items will be retrieved."""
+        return "retrieval_size" in self.options
 
-    def with_loss(self: Settings, loss: str, **options: Any) -> Settings:
-        """The same settings with another of ``LOSS_NAMES``, its options the default ones.
-
-        Args:
-          loss: the name.
-          options: fields that should differ from what they are or would be.
-        """
-        changes: dict[str, Any] = {"loss": loss, **_OF_THE_FAMILY, **LOSSES.get(loss, {})}
-        if loss not in SIZED:
-            changes["retrieval_size"] = None
-        return dataclasses.replace(self, **{**changes, **options})
+    def draw_options(self, draw: Draw, retrieval_size: int) -> dict[str, Any]:
+        """The settings of a trial of ``tune``."""
+        if self.search is not None:
+            return self.search(draw, retrieval_size)
+        options = {name: draw(name, space) for name, space in self.space.items()}
+        if "retrieval_size" in self.required:
+            options["retrieval_size"] = retrieval_size
+        return options
 
 
-_OF_THE_FAMILY: dict[str, Any] = {"kernel": "softplus", "rank_kernel": None, "alpha": 1.0}
+# Names that the library decides on.
 
 
-def check_given(loss: str, given: dict[str, Any]) -> None:
-    """Refuses options of the family beside a loss that is something by itself."""
-    options = [f"--{name.replace('_', '-')}" for name in _OF_THE_FAMILY if name in given]
-    if loss not in FAMILY and options:
-        raise UserError(
-            f"--loss {loss} stands for a kernel and an alpha of its own, so it should come without "
-            f"{', '.join(options)}. Leave out one or the other."
-        )
+def _kernels() -> list[str]:
+    from tfrs_croloss.losses import kernels
+
+    return [name for name in _rank_kernels() if kernels.BUILT_IN[name].has_gradient]
 
 
-def add_loss_settings(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that make ``LossSettings``."""
-    defaults = LossSettings()
-    group = parser.add_argument_group(
-        "loss", "CROLoss; with --rank-kernel LambdaCROLoss; with --loss another one"
-    )
-    # No defaults here: what was given has to be told from what was not.
-    group.add_argument("--kernel", choices=KERNELS, help="closes the gaps (softplus)")
-    group.add_argument("--rank-kernel", choices=RANK_KERNELS, help="estimates the rank")
-    group.add_argument(
-        "--alpha", type=float, help="larger: Recall@N of smaller N counts more (1.0)"
-    )
-    group.add_argument(
-        "--retrieval-size",
-        type=cli.positive,
-        help="the N of the Recall@N to train for, in place of alpha; the K of sl_at_k",
-    )
-    group.add_argument("--loss", choices=LOSS_NAMES, help="in place of the kernels and alpha")
+def _rank_kernels() -> list[str]:
+    from tfrs_croloss.losses import kernels
 
-    def option(name: str, text: str, **keywords: Any) -> None:
-        default = getattr(defaults, name[2:].replace("-", "_"))
-        group.add_argument(name, help=f"{text} ({default})", default=default, **keywords)
+    # PSL has a loss of its own, which gives its kernel the temperature.
+    return [name for name in kernels.BUILT_IN if name != "pairwise_softmax"]
 
-    option("--margin", "of the hinge", type=float)
-    option("--rank-estimate", "from samples", choices=("paper", "unbiased"))
-    option("--calibration", "of gbce, from 0 (bce) to 1", type=float)
-    option("--activation", "of psl", choices=ACTIVATIONS)
-    option("--negative-exponent", "of bsl; 1 is softmax", type=float)
-    option("--weight-temperature", "of sl_at_k, in the unit of the similarity", type=float)
+
+def _activations() -> Sequence[str]:
+    from tfrs_croloss.losses import kernels
+
+    return kernels.PairwiseSoftmax.ACTIVATIONS
+
+
+# Options that several losses take.
+
+KERNEL = Option(
+    OneOf(_kernels),
+    "softplus",
+    "comparison kernel; for lambda, the kernel that closes the gaps",
+    defining=True,
+)
+RANK_KERNEL = Option(
+    OneOf(_rank_kernels),
+    None,
+    "kernel that estimates the rank; with it, cro is LambdaCROLoss",
+    shown_default="none; sigmoid for lambda",
+    defining=True,
+)
+ALPHA = Option(
+    Real(least=0.0),
+    1.0,
+    "exponent of the rank weighting; a larger alpha favours Recall@N of smaller N",
+    defining=True,
+)
+RETRIEVAL_SIZE = Option(
+    Whole(1),
+    None,
+    "number of items that will be retrieved, the N of the Recall@N to train for; replaces --alpha",
+    replaces="alpha",
+    defining=True,
+)
+MARGIN = Option(Real(least=0.0), 5.0, "margin of the hinge kernel")
+RANK_ESTIMATE = Option(
+    OneOf(("paper", "unbiased")), "paper", "estimator of the rank from sampled negatives"
+)
+
+
+# CROLoss, and the well-known losses that are special cases of it.
+
+
+def _build_rank_loss(settings: TrainSettings, num_items: int) -> RetrievalLoss:
+    from tfrs_croloss.losses import CROLoss, LambdaCROLoss
+
+    def kernel(name: str) -> str | Mapping[str, Any]:
+        return {"name": "hinge", "margin": settings.margin} if name == "hinge" else name
+
+    options: dict[str, Any] = {
+        "alpha": settings.alpha,
+        "kernel": kernel(settings.kernel),
+        "num_items": num_items,
+        "rank_estimate": settings.rank_estimate,
+    }
+    if settings.retrieval_size is not None:
+        options["retrieval_size"] = settings.retrieval_size
+    if settings.rank_kernel is None:
+        return CROLoss(**options)
+    return LambdaCROLoss(rank_kernel=kernel(settings.rank_kernel), **options)
+
+
+def _rank_loss_title(settings: TrainSettings) -> str:
+    kernels = (settings.kernel, settings.rank_kernel)
+    margin = f", margin {settings.margin:g}" if "hinge" in kernels else ""
+    aim = f"alpha {settings.alpha:g}"
+    if settings.retrieval_size is not None:
+        aim = f"for {settings.retrieval_size} retrieved"
+    if settings.rank_kernel is not None:
+        parts = f"{settings.rank_kernel} ranks, {settings.kernel} gaps"
+        return f"LambdaCROLoss ({parts}, {aim}{margin})"
+    names = [
+        name
+        for name, loss in LOSSES.items()
+        if loss.fixed == {"kernel": settings.kernel, "alpha": settings.alpha}
+        and settings.retrieval_size is None
+    ]
+    known = f" = {names[0]}" if names else ""
+    return f"CROLoss ({settings.kernel}, {aim}{margin}){known}"
+
+
+def _search_family(draw: Draw, retrieval_size: int) -> dict[str, Any]:
+    options = {"kernel": draw("kernel", Choice(("softplus", "exponential", "sigmoid", "hinge")))}
+    if draw("weighting", Choice(("alpha", "retrieval_size"))) == "alpha":
+        options["alpha"] = draw("alpha", Range(0.4, 1.8))
+    else:
+        options["retrieval_size"] = retrieval_size
+    if options["kernel"] == "hinge":
+        options["margin"] = draw("margin", Range(0.5, 10.0, logarithmic=True))
+    return options
+
+
+def _search_lambda(draw: Draw, retrieval_size: int) -> dict[str, Any]:
+    rank_kernel = draw("rank_kernel", Choice(("sigmoid", "unit_step")))
+    return {"rank_kernel": rank_kernel, **_search_family(draw, retrieval_size)}
+
+
+def _of_family(loss: str, kernel: str) -> Contestant:
+    return Contestant(loss, {"kernel": kernel}, {"alpha": Range(0.6, 1.8)})
+
+
+_FAMILY = {
+    "kernel": KERNEL,
+    "rank_kernel": RANK_KERNEL,
+    "alpha": ALPHA,
+    "retrieval_size": RETRIEVAL_SIZE,
+    "margin": MARGIN,
+    "rank_estimate": RANK_ESTIMATE,
+}
+
+
+# Losses of other papers.
+
+
+def _build_bce(settings: TrainSettings, num_items: int) -> RetrievalLoss:
+    from tfrs_croloss.losses import BinaryCrossEntropy
+
+    return BinaryCrossEntropy(0.0, num_items, name="bce")
+
+
+def _build_gbce(settings: TrainSettings, num_items: int) -> RetrievalLoss:
+    from tfrs_croloss.losses import BinaryCrossEntropy
+
+    return BinaryCrossEntropy(settings.calibration, num_items, name="gbce")
+
+
+def _build_psl(settings: TrainSettings, num_items: int) -> RetrievalLoss:
+    from tfrs_croloss.losses import PairwiseSoftmaxLoss
+
+    # Half of it brings differences of cosines into the range that the activations are for.
+    return PairwiseSoftmaxLoss(settings.activation, settings.temperature / 2.0, num_items)
+
+
+def _build_bsl(settings: TrainSettings, num_items: int) -> RetrievalLoss:
+    from tfrs_croloss.losses import BilateralSoftmax
+
+    return BilateralSoftmax(settings.negative_exponent, num_items)
+
+
+def _build_sl_at_k(settings: TrainSettings, num_items: int) -> RetrievalLoss:
+    from tfrs_croloss.losses import SoftmaxAtK
+
+    # The loss sees scores that the task has divided by the temperature.
+    weight_temperature = settings.weight_temperature / settings.temperature
+    return SoftmaxAtK(settings.retrieval_size, weight_temperature, num_items)
+
+
+def _sl_at_k_title(settings: TrainSettings) -> str:
+    return f"SL@{settings.retrieval_size} (weights of {settings.weight_temperature:g})"
+
+
+LOSSES: dict[str, Loss] = {
+    "cro": Loss(
+        "CROLoss",
+        _build_rank_loss,
+        _rank_loss_title,
+        _FAMILY,
+        "family",
+        contestants={
+            "croloss-softplus": _of_family("cro", "softplus"),
+            "croloss-sigmoid": _of_family("cro", "sigmoid"),
+        },
+        search=_search_family,
+    ),
+    "lambda": Loss(
+        "LambdaCROLoss",
+        _build_rank_loss,
+        _rank_loss_title,
+        _FAMILY,
+        "family",
+        defaults={"rank_kernel": "sigmoid"},
+        contestants={
+            "lambda-softplus": _of_family("lambda", "softplus"),
+            "lambda-exponential": _of_family("lambda", "exponential"),
+            "lambda-sized": Contestant(
+                "lambda", space={"kernel": Choice(("softplus", "exponential"))}, sized=True
+            ),
+        },
+        search=_search_lambda,
+    ),
+    "softmax": Loss(
+        "softmax cross-entropy",
+        _build_rank_loss,
+        _rank_loss_title,
+        {"rank_estimate": RANK_ESTIMATE},
+        "conventional",
+        fixed={"kernel": "exponential", "alpha": 1.0},
+    ),
+    "triplet": Loss(
+        "triplet loss",
+        _build_rank_loss,
+        _rank_loss_title,
+        {"margin": MARGIN, "rank_estimate": RANK_ESTIMATE},
+        "conventional",
+        fixed={"kernel": "hinge", "alpha": 0.0},
+        space={"margin": Range(1.0, 10.0, logarithmic=True)},
+    ),
+    "bpr": Loss(
+        "Bayesian personalized ranking",
+        _build_rank_loss,
+        _rank_loss_title,
+        {"rank_estimate": RANK_ESTIMATE},
+        "conventional",
+        fixed={"kernel": "softplus", "alpha": 0.0},
+    ),
+    "bce": Loss("binary cross-entropy", _build_bce),
+    "gbce": Loss(
+        "gBCE of gSASRec",
+        _build_gbce,
+        lambda settings: f"gBCE (calibration {settings.calibration:g})",
+        {
+            "calibration": Option(
+                Real(least=0.0, most=1.0), 0.75, "calibration t of gBCE, from 0 (bce) to 1"
+            )
+        },
+        space={"calibration": Range(0.0, 1.0)},
+    ),
+    "psl": Loss(
+        "pairwise softmax loss",
+        _build_psl,
+        lambda settings: f"PSL ({settings.activation})",
+        {"activation": Option(OneOf(_activations), "tanh", "activation function of PSL")},
+        space={"activation": Choice(_activations)},
+    ),
+    "bsl": Loss(
+        "bilateral softmax loss",
+        _build_bsl,
+        lambda settings: f"BSL (exponent {settings.negative_exponent:g})",
+        {
+            "negative_exponent": Option(
+                Real(above=0.0), 1.1, "exponent of the negatives in BSL; 1 is softmax"
+            )
+        },
+        space={"negative_exponent": Range(0.8, 1.35)},
+    ),
+    "sl_at_k": Loss(
+        "SL@K, softmax of the top K, which is --retrieval-size",
+        _build_sl_at_k,
+        _sl_at_k_title,
+        {
+            "retrieval_size": RETRIEVAL_SIZE,
+            "weight_temperature": Option(
+                Real(above=0.0), 1.0, "temperature of the weights, in the unit of the similarity"
+            ),
+        },
+        required=("retrieval_size",),
+        space={"weight_temperature": Range(0.3, 3.0, logarithmic=True)},
+    ),
+}
+"""Every loss that ``--loss`` takes, by name."""
+
+
+def names(group: str | None = None) -> tuple[str, ...]:
+    """The names of all losses, or of those in a group."""
+    return tuple(name for name, loss in LOSSES.items() if group in (None, loss.group))
+
+
+def choose(given: Iterable[str], members: Mapping[str, Iterable[str]], option: str) -> list[str]:
+    """The names that a list of names and groups stands for.
+
+    >>> choose(["b", "all"], {"all": ["a", "b"], "a": ["a"], "b": ["b"]}, "--losses")
+    ['b', 'a']
+
+    Args:
+      given: what the user wrote.
+      members: the names that each valid word stands for.
+      option: the option, for the error.
+    """
+    chosen: dict[str, None] = {}
+    for word in given:
+        if word not in members:
+            raise UserError(f"{option} should be of {', '.join(members)}. Received: {word!r}.")
+        chosen.update(dict.fromkeys(members[word]))
+    return list(chosen)
+
+
+def contestants() -> dict[str, Contestant]:
+    """The losses as ``compare`` trains them, by name, group after group."""
+    found: dict[str, Contestant] = {}
+    for group in GROUPS:
+        for name in names(group):
+            loss = LOSSES[name]
+            sized = "retrieval_size" in loss.required
+            found.update(loss.contestants or {name: Contestant(name, {}, loss.space, sized)})
+    return found
+
+
+def loss_options() -> dict[str, Option]:
+    """The settings of all losses, each with the losses that take it in its help text."""
+    takers: dict[str, list[str]] = {}
+    found: dict[str, Option] = {}
+    for name, loss in LOSSES.items():
+        for option_name, option in loss.options.items():
+            if found.setdefault(option_name, option) != option:
+                raise ValueError(
+                    f"the setting `{option_name}` should be one option that losses share. Received "
+                    f"another one in the entry of {name!r}. Give it a name of its own."
+                )
+            takers.setdefault(option_name, []).append(name)
+    return {
+        name: dataclasses.replace(option, help=f"{option.help} [{', '.join(takers[name])}]")
+        for name, option in found.items()
+    }

@@ -22,9 +22,10 @@ from pipelines.__main__ import build_parser, main
 from pipelines.common.files import read_json
 from pipelines.common.page import Field, Grid, Picture, Text, markdown, web_page
 from pipelines.data.prepared import PreparedData
-from pipelines.experiments import compare, report, reproduce
+from pipelines.errors import DivergedError, UserError
+from pipelines.experiments import compare, report, reproduce, tune
 from pipelines.experiments.cells import Cell, Variant, seed_by_seed
-from pipelines.experiments.commands import train_command
+from pipelines.experiments.measure import paired_test, summarize
 from pipelines.experiments.paper_numbers import ALPHAS, published_dataset
 from pipelines.experiments.paper_tables import (
     NAMES,
@@ -34,10 +35,11 @@ from pipelines.experiments.paper_tables import (
     paper_table,
 )
 from pipelines.experiments.runner import Runner
-from pipelines.experiments.statistics import paired_test, student_p_value, summarize
-from pipelines.runs.contestants import CONTESTANTS, Range, trial
-from pipelines.runs.losses import LOSS_NAMES
-from pipelines.runs.settings import TrainSettings
+from pipelines.runs.build import build_loss
+from pipelines.runs.folder import data_checksum
+from pipelines.runs.losses import LOSSES, contestants
+from pipelines.runs.settings import TrainSettings, train_command
+from pipelines.runs.spaces import Range
 from tests.support.processes import run_step, start_step
 
 SMALL: dict[str, Any] = {
@@ -86,8 +88,15 @@ def test_summary_of_values() -> None:
         (0.0, 4, 1.0),
     ],
 )
-def test_student_p_value(statistic: float, degrees: int, expected: float) -> None:
-    assert student_p_value(statistic, degrees) == pytest.approx(expected, abs=1e-8)
+def test_p_values(statistic: float, degrees: int, expected: float) -> None:
+    # Half of the differences are one above the mean, half one below, and an odd one is the mean.
+    num = degrees + 1
+    signs = [1.0 if number % 2 else -1.0 for number in range(num - num % 2)] + [0.0] * (num % 2)
+    error = math.sqrt((num - num % 2) / (num - 1) / num)
+    differences = {seed: statistic * error + sign for seed, sign in enumerate(signs)}
+    test = paired_test(differences, dict.fromkeys(differences, 0.0))
+    assert test is not None and test.standard_error == pytest.approx(error)
+    assert test.p_value == pytest.approx(expected, abs=1e-8)
 
 
 def test_paired_test_by_hand() -> None:
@@ -141,7 +150,7 @@ def test_first_all_losses_then_the_next_seed() -> None:
     ]
 
 
-@pytest.mark.parametrize("loss", LOSS_NAMES)
+@pytest.mark.parametrize("loss", LOSSES)
 def test_train_command_gives_the_settings_back(loss: str) -> None:
     changes: dict[str, Any] = {"learning_rate": 1 / 3, "exclude_history": True, "seed": 9}
     if loss in ("cro", "lambda"):
@@ -291,6 +300,23 @@ def test_diverged_cells_are_results_too(tiny_data: Path, tmp_path: Path) -> None
     assert report.by_seed([result]) == {}
 
 
+@pytest.mark.parametrize("error", [UserError("the words have diverged"), DivergedError("nan")])
+def test_only_divergence_makes_a_result(
+    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: UserError
+) -> None:
+    def fail(*args: Any, **keywords: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("pipelines.experiments.runner.train", fail)
+    runner = Runner(tmp_path, PreparedData.load(tiny_data))
+    with runner.lock():
+        if isinstance(error, DivergedError):
+            assert runner.run_one(Cell("x", small_settings()))["failed"] == "nan"
+        else:
+            with pytest.raises(UserError, match="the words have diverged"):
+                runner.run_one(Cell("x", small_settings()))
+
+
 # Equal terms.
 
 
@@ -298,17 +324,61 @@ def test_every_loss_has_the_same_temperatures() -> None:
     base = compare.comparison_settings(20, "history")
     temperatures = {
         name: [
-            trial(name, contestant, number, base, Range(0.05, 0.3, True)).options["temperature"]
+            compare.trial(name, it, number, base, Range(0.05, 0.3, True)).options["temperature"]
             for number in range(6)
         ]
-        for name, contestant in CONTESTANTS.items()
+        for name, it in contestants().items()
     }
     assert set(map(tuple, temperatures.values())) == {tuple(temperatures["softmax"])}
     assert len(set(temperatures["softmax"])) == 6
     assert temperatures["softmax"][0] == base.temperature
-    for name, contestant in CONTESTANTS.items():
-        variants = [trial(name, contestant, n, base, Range(0.05, 0.3, True)) for n in range(6)]
+    for name, it in contestants().items():
+        variants = [compare.trial(name, it, n, base, Range(0.05, 0.3, True)) for n in range(6)]
         assert len({variant.settings(base, 0) for variant in variants}) == 6
+
+
+def radical_inverse(number: int, base: int) -> float:
+    """The digits of ``number`` behind the point."""
+    share, weight = 0.0, 1.0 / base
+    while number:
+        number, digit = divmod(number, base)
+        share += digit * weight
+        weight /= base
+    return share
+
+
+def test_trials_stay_the_points_that_they_were() -> None:
+    base = compare.comparison_settings(20, "history")
+    temperatures, calibrations = Range(0.05, 0.3, True), Range(0.0, 1.0)
+    contestant = contestants()["gbce"]
+    for number in range(1, 40):
+        options = compare.trial("gbce", contestant, number, base, temperatures).options
+        assert options == {
+            "temperature": temperatures.at(radical_inverse(number + 1, 2)),
+            "calibration": calibrations.at(radical_inverse(number, 3)),
+        }
+    # Written down by an earlier version.
+    psl = [compare.trial("psl", contestants()["psl"], n, base, temperatures) for n in (0, 1, 2, 7)]
+    assert [variant.options for variant in psl] == [
+        {"temperature": 0.1},
+        {"temperature": 0.0783, "activation": "atan"},
+        {"temperature": 0.192, "activation": "relu"},
+        {"temperature": 0.0559, "activation": "atan"},
+    ]
+
+
+def test_compare_knows_every_loss_and_group() -> None:
+    assert {it.loss for it in contestants().values()} == set(LOSSES)
+    assert compare.chosen_contestants(["all"]) == contestants()
+    assert list(compare.chosen_contestants(["conventional", "psl"])) == [
+        "softmax", "triplet", "bpr", "psl",
+    ]  # fmt: skip
+    assert list(compare.chosen_contestants(["baselines"])) == [
+        "bce", "gbce", "psl", "bsl", "sl_at_k",
+    ]  # fmt: skip
+    family = compare.chosen_contestants(["family"])
+    assert {it.loss for it in family.values()} == {"cro", "lambda"}
+    assert [name for name, it in contestants().items() if it.sized] == ["sl_at_k", "lambda-sized"]
 
 
 def test_compare_reads_the_test_after_the_choice(
@@ -420,9 +490,65 @@ def test_tune_resumes_and_names_the_winner(
     assert best["command"] in printed
     args = build_parser("train").parse_args(shlex.split(best["command"])[3:])
     assert TrainSettings.from_args(args).as_dict() == best["settings"]
-    assert "test was not read" in (out / "report.html").read_text()
+    assert "test split was not read" in (out / "report.html").read_text()
     assert main([*map(str, command), "--dim", "4", "--trials", "2"]) == 2
     assert "other settings" in capsys.readouterr().err
+
+
+class DrawnTrial:
+    """A trial of Optuna that draws at random, and remembers what it was asked for."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = np.random.default_rng(seed)
+        self.drawn: dict[str, Any] = {}
+
+    def suggest_categorical(self, name: str, choices: tuple[str, ...]) -> str:
+        self.drawn[name] = choices[self._generator.integers(len(choices))]
+        return str(self.drawn[name])
+
+    def suggest_float(self, name: str, low: float, high: float, log: bool = False) -> float:
+        assert 0.0 <= low < high
+        self.drawn[name] = float(self._generator.uniform(low, high))
+        return float(self.drawn[name])
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_tune_can_search_every_loss(loss: str) -> None:
+    base = small_settings(monitor="recall@20")
+    asked: set[str] = set()
+    for seed in range(40):
+        trial = DrawnTrial(seed)
+        settings = tune.suggest(trial, base, (loss,))
+        assert settings.loss == loss
+        assert build_loss(settings, 99).get_config()
+        for name in {"temperature", "learning_rate", *LOSSES[loss].space}:
+            assert getattr(settings, name) == trial.drawn[name]
+        if "retrieval_size" in LOSSES[loss].required:
+            assert settings.retrieval_size == 20
+        asked |= set(trial.drawn)
+    family = {"kernel", "weighting", "alpha", "margin"}
+    own = {"cro": family, "lambda": family | {"rank_kernel"}}.get(loss, set(LOSSES[loss].space))
+    assert asked == {"loss", "temperature", "learning_rate"} | own
+
+
+def test_tune_searches_the_family_unless_told() -> None:
+    args = build_parser("tune").parse_args(["tune", "--data", "d", "--retrieval-size", "20"])
+    assert tune.chosen_losses(args.losses) == ("cro", "lambda")
+    assert tune.chosen_losses(["psl", "conventional"]) == ("softmax", "triplet", "bpr", "psl")
+    assert tune.chosen_losses(["all"]) == tuple(LOSSES)
+    with pytest.raises(UserError, match="--losses should be of all, .*Received: 'best'"):
+        tune.chosen_losses(["best"])
+
+
+def test_tune_goes_on_with_a_search_of_an_older_version(tiny_data: Path, tmp_path: Path) -> None:
+    data, base = PreparedData.load(tiny_data), small_settings()
+    older = {"settings": base.as_dict(), "data_checksum": data_checksum(data)}
+    (tmp_path / "config.json").write_text(json.dumps(older))
+    tune._check_same_search(tmp_path, base, ("cro", "lambda"), data)
+    with pytest.raises(UserError, match="losses: cro lambda there, psl now"):
+        tune._check_same_search(tmp_path, base, ("psl",), data)
+    with pytest.raises(UserError, match="dim: 8 there, 9 now"):
+        tune._check_same_search(tmp_path, small_settings(dim=9), ("cro", "lambda"), data)
 
 
 def test_tune_without_optuna(

@@ -1,4 +1,4 @@
-"""The settings of the losses: which loss each makes, and which options go together."""
+"""The registry of losses: what each entry builds, and where its options turn up."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipelines.__main__ import build_parser
 from pipelines.errors import UserError
 from pipelines.runs.build import build_loss
-from pipelines.runs.losses import LOSS_NAMES
+from pipelines.runs.losses import GROUPS, LOSSES, contestants, loss_options
 from pipelines.runs.settings import TrainSettings
+from pipelines.runs.spaces import Choice
 from tests.support.processes import run_step
 from tfrs_croloss import (
     BilateralSoftmax,
@@ -23,6 +25,7 @@ from tfrs_croloss import (
     RetrievalSizeWeighting,
     SoftmaxAtK,
 )
+from tfrs_croloss.losses import RetrievalLoss, kernels
 
 EXAMPLES: list[tuple[dict[str, Any], Any, str]] = [
     ({"loss": "cro", "alpha": 1.2}, CROLoss(1.2, "softplus", 99), "CROLoss (softplus, alpha 1.2)"),
@@ -75,17 +78,116 @@ def test_every_name_makes_its_loss(fields: dict[str, Any], expected: Any, title:
     assert TrainSettings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
 
 
+SIZE: dict[str, dict[str, Any]] = {
+    name: {"retrieval_size": 5} if "retrieval_size" in loss.required else {}
+    for name, loss in LOSSES.items()
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_entry_builds_and_has_a_title(name: str) -> None:
+    settings = TrainSettings(loss=name, **SIZE[name])
+    assert isinstance(build_loss(settings, 99), RetrievalLoss)
+    assert build_loss(settings, 99).num_items == 99
+    assert settings.loss_title
+    assert LOSSES[name].group in GROUPS
+
+
+def test_every_option_is_in_the_help_of_train(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser("train").parse_args(["train", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for name, loss in LOSSES.items():
+        assert f"{name}: {loss.summary}" in text
+        for option in loss.options:
+            assert f"--{option.replace('_', '-')} " in text
+    for name, option in loss_options().items():
+        takers = [loss for loss, entry in LOSSES.items() if name in entry.options]
+        assert f"[{', '.join(takers)}] ({option.default_text})" in text
+
+
+@pytest.mark.parametrize("name", contestants())
+def test_every_value_of_a_search_space_builds(name: str) -> None:
+    it = contestants()[name]
+    loss = LOSSES[it.loss]
+    assert set(it.space) <= set(loss.options) and set(it.options) <= set(loss.options)
+    size = {"retrieval_size": 20} if it.sized else {}
+    for own, space in it.space.items():
+        values = space.choices if isinstance(space, Choice) else (space.low, space.high)
+        for value in values:
+            fields = {"loss": it.loss, **it.options, **size, own: value}
+            build_loss(TrainSettings(**fields), 99)
+
+
+def test_names_are_those_of_the_library() -> None:
+    options = loss_options()
+    choices = {name: options[name].kind.choices for name in ("kernel", "rank_kernel", "activation")}
+    assert set(choices["rank_kernel"]) == set(kernels.BUILT_IN) - {"pairwise_softmax"}
+    assert set(choices["kernel"]) == set(choices["rank_kernel"]) - {"unit_step"}
+    assert choices["activation"] == kernels.PairwiseSoftmax.ACTIVATIONS
+    for name, names in choices.items():
+        for value in names:
+            loss = "psl" if name == "activation" else "lambda"
+            build_loss(TrainSettings(loss=loss, **{name: value}), 99)
+
+
+def test_the_registry_and_the_settings_load_no_tensorflow(run_python: Any) -> None:
+    program = (
+        "import sys; from pipelines.runs.settings import TrainSettings\n"
+        "TrainSettings(loss='softmax', dim=8); TrainSettings(loss='lambda').loss_title\n"
+        "print([name for name in sys.modules if name.split('.')[0] == 'tensorflow'])"
+    )
+    assert run_python(program).strip() == "[]"
+
+
+def test_a_loss_of_ones_own_needs_one_entry(run_python: Any, tiny_data: Path) -> None:
+    """The entry alone puts it on the command line, into reports, ``compare`` and ``tune``."""
+    program = """
+import argparse
+from pipelines.runs.losses import LOSSES, Loss
+from pipelines.runs.options import Option, Real
+from pipelines.runs.spaces import Range
+
+def build(settings, num_items):
+    from tfrs_croloss.losses import BilateralSoftmax
+    return BilateralSoftmax(settings.sharpness, num_items, name="own")
+
+LOSSES["own"] = Loss(
+    "a loss of one's own",
+    build,
+    lambda settings: f"own ({settings.sharpness:g})",
+    {"sharpness": Option(Real(above=0.0), 1.2, "sharpness of the loss")},
+    space={"sharpness": Range(0.5, 2.0)},
+)
+
+from pipelines.__main__ import build_parser
+from pipelines.experiments import compare, tune
+from pipelines.runs.build import build_loss
+from pipelines.runs.settings import TrainSettings
+
+words = ["train", "--data", "d", "--out", "o", "--loss", "own", "--sharpness", "1.5"]
+settings = TrainSettings.from_args(build_parser("train").parse_args(words))
+print(settings.loss_title, build_loss(settings, 9).negative_exponent)
+chosen = compare.chosen_contestants(["own"])
+base = compare.comparison_settings(20, "history")
+variant = compare.trial("own", chosen["own"], 1, base, Range(0.1, 0.2))
+print(variant.settings(base, 3).sharpness)
+print(tune.chosen_losses(["own"]))
+"""
+    printed = run_python(program).splitlines()
+    assert printed == ["own (1.5) 1.5", "1.0", "('own',)"]
+
+
 def test_the_family_is_told_the_retrieval_size() -> None:
     loss = build_loss(TrainSettings(loss="lambda", retrieval_size=7), 99)
     assert isinstance(loss.weighting, RetrievalSizeWeighting)
     assert loss.weighting.retrieval_size == 7
 
 
-@pytest.mark.parametrize("before", LOSS_NAMES)
-@pytest.mark.parametrize("after", LOSS_NAMES)
+@pytest.mark.parametrize("before", LOSSES)
+@pytest.mark.parametrize("after", LOSSES)
 def test_any_loss_can_be_exchanged_for_any_other(before: str, after: str) -> None:
-    size = {name: {"retrieval_size": 5} if name == "sl_at_k" else {} for name in LOSS_NAMES}
-    settings = TrainSettings(loss=before, dim=7, **size[before]).with_loss(after, **size[after])
+    settings = TrainSettings(loss=before, dim=7, **SIZE[before]).with_loss(after, **SIZE[after])
     assert settings.dim == 7
     fresh = TrainSettings(loss=after, dim=7, retrieval_size=settings.retrieval_size)
     assert settings == fresh
@@ -99,12 +201,15 @@ def test_any_loss_can_be_exchanged_for_any_other(before: str, after: str) -> Non
         ({"loss": "gbce", "kernel": "hinge"}, "should come without --kernel"),
         ({"loss": "softmax", "alpha": 1.2}, "should come without --alpha"),
         ({"loss": "psl", "rank_kernel": "sigmoid"}, "should come without --rank-kernel"),
-        ({"loss": "sl_at_k"}, "should have a --retrieval-size"),
-        ({"loss": "gbce", "retrieval_size": 5}, "--retrieval-size goes with"),
-        ({"retrieval_size": 5, "alpha": 1.2}, "in place of --alpha"),
-        ({"retrieval_size": 0}, "--retrieval-size should be at least 1"),
-        ({"loss": "gbce", "calibration": 1.5}, "--calibration should be from 0 to 1"),
-        ({"loss": "gbce", "calibration": float("nan")}, "--calibration should be from 0 to 1"),
+        ({"loss": "sl_at_k"}, "should have --retrieval-size"),
+        ({"loss": "gbce", "retrieval_size": 5}, "should come without --retrieval-size"),
+        ({"retrieval_size": 5, "alpha": 1.2}, "--retrieval-size should come without --alpha"),
+        ({"retrieval_size": 0}, "--retrieval-size should be a whole number of at least 1"),
+        ({"loss": "gbce", "calibration": 1.5}, "--calibration should be a number from 0 to 1"),
+        (
+            {"loss": "gbce", "calibration": float("nan")},
+            "--calibration should be a number from 0 to 1",
+        ),
         ({"loss": "bsl", "negative_exponent": 0.0}, "--negative-exponent should be"),
         ({"loss": "sl_at_k", "retrieval_size": 5, "weight_temperature": -1.0}, "above 0"),
         ({"loss": "psl", "activation": "gelu"}, "--activation should be one of tanh"),
