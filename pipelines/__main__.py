@@ -26,10 +26,10 @@ STEPS: dict[str, tuple[str, str]] = {
     "evaluate": (".evaluate", "measure exact Recall@N of a trained model"),
     "embed": (".export.embed", "write the item vectors of a large catalogue in shards"),
     "export": (".export", "write a trained model as a SavedModel for serving"),
-    "query": (".export.query", "ask an exported model for items"),
-    "reproduce": (".experiments.reproduce", "train the paper's tables and figures"),
+    "query": (".export.query", "ask an exported model for recommendations"),
+    "reproduce": (".experiments.reproduce", "reproduce the paper's tables and figures"),
     "compare": (".experiments.compare", "compare losses on equal terms"),
-    "tune": (".experiments.tune", "search for the best settings of the loss"),
+    "tune": (".experiments.tune", "search for the best loss and its settings"),
     "serve": (".serve", "answer requests over REST and gRPC, as TensorFlow Serving does"),
 }
 
@@ -38,10 +38,10 @@ def build_parser(step: str | None) -> argparse.ArgumentParser:
     """The parser of all steps, with the arguments of ``step`` alone.
 
     Args:
-      step: Name of the step to run, or None for an overview.
+      step: name of the step to run, or None for an overview.
 
     Raises:
-      ModuleNotFoundError: The step's module, or a package that it needs, is not installed.
+      ModuleNotFoundError: the step's module, or a package that it needs, is not installed.
     """
     parser = argparse.ArgumentParser(
         prog=PROGRAM,

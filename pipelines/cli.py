@@ -1,6 +1,6 @@
 """Types of command-line arguments, and options that several steps take.
 
-What does not fit a type is an error that says what would.
+A value that does not fit its type is an error that says what is required.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ SEPARATORS = {"tab": "\t", r"\t": "\t", "space": " ", "comma": ","}
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Adds ``--run`` and ``--data``, for the steps that read a run: ``run_folder`` and ``data``."""
     parser.add_argument("--run", dest="run_folder", required=True, help="folder of the run")
-    parser.add_argument("--data", help="the run's prepared data, if it has moved")
+    parser.add_argument("--data", help="folder of the run's prepared data, if it has moved")
 
 
 def separator(text: str) -> str:
@@ -64,7 +64,7 @@ def shares(text: str) -> tuple[int, int, int]:
 
 
 def setting(text: str) -> tuple[str, str]:
-    """A name and a value with an equals sign between."""
+    """A name and a value with an equals sign between them."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise argparse.ArgumentTypeError(f"should be KEY=VALUE. Received: {text!r}")

@@ -1,5 +1,5 @@
-"""Experiments: many training runs, what they measured, and a page about it.
+"""Steps that train and measure many runs: ``reproduce``, ``compare`` and ``tune``.
 
-A cell is one ordinary training run, evaluated as ``evaluate`` does. Its result is one file, so that
-an experiment that was stopped at any moment goes on with the cells that are missing.
+A cell is one training run, measured as ``evaluate`` does. Its result is one file, so an experiment
+that was interrupted continues with the cells that are missing.
 """

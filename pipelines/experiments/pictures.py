@@ -70,7 +70,7 @@ def training_curves(rows: Mapping[str, Seeds]) -> bytes:
 
 
 def gradient_bars(rows: Mapping[str, Seeds]) -> bytes:
-    """For each row, what share of the gradient goes to positives of which rank."""
+    """For each row, the shares of the gradient that positives of each band of ranks receive."""
     figure = _figure(10, 1.4 + 0.38 * len(rows))
     axes = figure.subplots()
     bands = next(iter(next(iter(rows.values())).values()))["gradient"]
@@ -144,7 +144,7 @@ def _curve(seeds: Seeds, average: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _band_labels(ends: Sequence[int]) -> list[str]:
-    """Names of bands of ranks that end at these ranks; 0 for the rest.
+    """Labels of bands of ranks that end at these ranks; 0 stands for the open band.
 
     >>> _band_labels([10, 50, 0])
     ['1–10', '11–50', 'over 50']
@@ -160,7 +160,7 @@ def _colors(count: int) -> Any:
 
 
 def _legend(figure: Any, axes: Any) -> None:
-    """The lines of one of the axes, beside all of them: there may be many."""
+    """One legend beside all axes, from the lines of one of them."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, fontsize="small", loc="outside right center")
 

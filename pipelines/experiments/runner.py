@@ -2,10 +2,10 @@
 
 ::
 
-    OUT/results/KEY.json   one finished cell, written aside and renamed
+    OUT/results/KEY.json   one finished cell, written atomically
     OUT/runs/KEY/          the cell in training: an ordinary run with its checkpoint and log.txt
 
-A process that is killed loses at most the steps since the last checkpoint of the running cell.
+A process that is killed loses at most the steps since the last checkpoint of the current cell.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Runner:
     """The cells of one output folder.
 
     Args:
-      folder: of the experiment; made if it is not there.
-      data: what every cell is trained on.
+      folder: folder of the experiment; created if it does not exist.
+      data: prepared data that every cell is trained on.
       keep_runs: whether to keep the runs of finished cells, with their weights.
-      stream: where progress is printed; stdout by default.
+      stream: stream that progress is printed to; stdout by default.
     """
 
     def __init__(
@@ -67,28 +67,28 @@ class Runner:
             yield
 
     def result(self, cell: Cell) -> Result | None:
-        """What came of a cell; None if it is not finished."""
+        """The result of a cell; None if it is not finished."""
         path = self._result_path(cell)
         return read_json(path) if path.is_file() else None
 
     def results(self, cells: Sequence[Cell]) -> list[Result | None]:
-        """What came of several."""
+        """The results of several cells; None for those that are not finished."""
         return [self.result(cell) for cell in cells]
 
     def run(self, cells: Sequence[Cell], after: Callable[[], None] | None = None) -> list[Result]:
         """Runs the cells that have no result, in order.
 
         Args:
-          cells: of the experiment; the same cell may come more than once.
-          after: called after each cell that was run.
+          cells: cells of the experiment; equal cells run once.
+          after: function to call after each cell that was run.
 
         Returns:
-          The results of all, in order.
+          The results of all cells, in order.
         """
         missing = {cell.key(self.data): cell for cell in cells if self.result(cell) is None}
         done = len({cell.key(self.data) for cell in cells}) - len(missing)
         if done:
-            self._print(f"{done} of {done + len(missing)} runs are there already")
+            self._print(f"{done} of {done + len(missing)} runs are already finished")
         seconds: list[float] = []
         for number, cell in enumerate(missing.values(), start=1):
             result = self.run_one(cell)
@@ -103,15 +103,16 @@ class Runner:
         return [result for result in self.results(cells) if result is not None]
 
     def run_folder(self, cell: Cell) -> Path:
-        """Where a cell is trained."""
+        """The folder that a cell is trained in."""
         return self.folder / "runs" / cell.key(self.data)
 
     def run_one(self, cell: Cell, after_validation: AfterValidation | None = None) -> Result:
-        """Trains and measures a cell, or goes on with it.
+        """Trains and measures a cell, or continues with it.
 
         Args:
-          cell: without a result so far.
-          after_validation: is given each new row of the history; may raise to give the cell up.
+          cell: cell without a result.
+          after_validation: function that receives each new row of the history, and may raise to
+            abandon the cell.
         """
         start = time.monotonic()
         run = configure(self.run_folder(cell), self.data, cell.settings, overwrite=False)
@@ -124,7 +125,7 @@ class Runner:
             "seed": cell.settings.seed,
             "versions": installed_versions(),
         }
-        # TensorFlow warns of the new graphs that every new model has.
+        # TensorFlow warns that every new model traces its functions anew.
         tf.get_logger().setLevel("ERROR")
         with open(run.path / "log.txt", "a", encoding="utf-8") as log:
             with contextlib.redirect_stdout(log):
@@ -133,13 +134,13 @@ class Runner:
         write_json(self._result_path(cell), result)
         if not self._keep_runs:
             shutil.rmtree(run.path, ignore_errors=True)
-        # Each cell leaves graphs behind that nothing needs.
+        # Each cell leaves graphs behind that are no longer needed.
         tf.keras.backend.clear_session()
         gc.collect()
         return result
 
     def discard(self, cell: Cell) -> None:
-        """Removes what there is of a cell that was given up."""
+        """Removes the run of a cell that was abandoned."""
         shutil.rmtree(self.run_folder(cell), ignore_errors=True)
 
     def _train_and_measure(
@@ -172,7 +173,7 @@ class Runner:
 
 
 def monitored(result: Result) -> float:
-    """The best validation Recall@N of a result; below any other where training diverged."""
+    """The best validation Recall@N of a result; -1 where training diverged."""
     if "failed" in result:
         return -1.0
     return float(result["best"][result["settings"]["monitor"]])

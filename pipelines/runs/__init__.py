@@ -1,1 +1,6 @@
-"""A training run: its settings, its loss and model, its folder, checkpoints and ranks."""
+"""A training run, for all steps that make or read one.
+
+``settings`` has its settings and ``losses`` the registry of losses that they choose from; ``build``
+makes the model from them. ``folder`` and ``checkpoints`` are what a run writes, ``distribution``
+the devices that it trains on, and ``ranks`` the exact ranks of its targets.
+"""

@@ -1,9 +1,9 @@
-"""Training on several devices or machines: which strategy, and who is who in the cluster.
+"""Training on several devices or machines: the strategy, and the roles in the cluster.
 
 ``mirrored`` and ``multi-worker`` are synchronous: every replica has a copy of the weights and a
 part of each batch, and together they take the steps that one replica would with the whole batch.
-``parameter-server`` is asynchronous: tables are cut into shards that lie on the parameter servers,
-and each worker takes steps with whole batches of its own.
+``parameter-server`` is asynchronous: tables are split into shards on the parameter servers, and
+each worker takes steps with whole batches of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EXAMPLES = {
     "parameter-server": '{"cluster": {"chief": ["host0:2222"], "ps": ["host1:2222"], '
     '"worker": ["host2:2222"]}, "task": {"type": "chief", "index": 0}}',
 }
-# What remote operations fail with when a process that they need is gone.
+# The errors of remote operations when a process that they need is gone.
 _LOSSES = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -52,10 +52,10 @@ class Cluster:
 
     Attributes:
       name: one of ``STRATEGIES``.
-      strategy: TensorFlow's.
+      strategy: strategy of TensorFlow.
       is_chief: whether this process writes the run.
-      num_workers: processes that compute.
-      num_shards: parts that tables are cut into.
+      num_workers: number of processes that compute.
+      num_shards: number of shards of each table.
     """
 
     name: str = "none"
@@ -71,12 +71,12 @@ class Cluster:
 
     @property
     def num_replicas(self) -> int:
-        """Replicas that share a batch."""
+        """Number of replicas that share a batch."""
         return int(self.strategy.num_replicas_in_sync)
 
     @property
     def title(self) -> str:
-        """For people."""
+        """The cluster in words, for the console."""
         if self.is_asynchronous:
             return f"{self.num_workers} workers and {self.num_shards} parameter servers"
         return f"{self.num_replicas} replicas in {self.num_workers} processes"
@@ -88,7 +88,7 @@ class Cluster:
         return settings
 
     def as_dict(self) -> dict[str, Any]:
-        """For the configuration of a run."""
+        """The cluster as the configuration of a run records it."""
         return {
             "name": self.name,
             "replicas": self.num_replicas,
@@ -97,10 +97,10 @@ class Cluster:
         }
 
     def numbers_of_all(self, number: int) -> list[int]:
-        """What each replica of a synchronous cluster calls this with; waits for all of them.
+        """The numbers that all replicas of a synchronous cluster pass; waits for all of them.
 
         Args:
-          number: from 0 to 2**63 - 1.
+          number: number of this replica, from 0 to 2**63 - 1.
         """
         if self.num_workers == 1 or self.is_asynchronous:
             return [number]
@@ -116,10 +116,10 @@ class Cluster:
 
 @contextlib.contextmanager
 def watched(name: str) -> Iterator[None]:
-    """Says in one line that another process of the cluster is gone, where that is the error.
+    """Turns the errors of a lost process of the cluster into one that says so in one line.
 
     Args:
-      name: of the strategy.
+      name: name of the strategy.
 
     Raises:
       LostWorkerError: a process is gone.
@@ -138,7 +138,7 @@ def watched(name: str) -> Iterator[None]:
 
 
 def _reason(error: tf.errors.OpError) -> str:
-    """The line of TensorFlow's message that says more than where the error was."""
+    """The first line of TensorFlow's message that is not a place in the code, for people."""
     lines = re.sub(r"\{\{.*?\}\}", "", error.message or "").splitlines()
     places = ("Graph execution error", "Detected at", "<stack", "File ", "[[")
     said = [line.strip() for line in lines if line.strip()]
@@ -147,14 +147,14 @@ def _reason(error: tf.errors.OpError) -> str:
 
 
 _HELP = {
-    "train": "mirrored: all GPUs of this machine; multi-worker: machines that TF_CONFIG names, "
-    "all of which see --data and --out; both share each batch and its negatives, and follow "
-    "the curve of one device. parameter-server: tables in shards on the servers that TF_CONFIG "
-    "names; workers are asynchronous, each with batches and negatives of its own; needs "
-    "lazy-adam (%(default)s)",
-    "evaluate": "each replica ranks among a part of the catalogue. mirrored: all GPUs of this "
-    "machine; multi-worker: machines that TF_CONFIG names, all of which see --run; the ranks are "
-    "those of one device (%(default)s)",
+    "train": "distribution strategy. mirrored uses all GPUs of this machine, multi-worker the "
+    "machines in TF_CONFIG, which should all see --data and --out; with both, replicas share each "
+    "batch and its negatives, and the learning curve is that of one device. parameter-server "
+    "splits tables over the servers in TF_CONFIG; its workers are asynchronous, each with batches "
+    "and negatives of its own, and it needs lazy-adam (%(default)s)",
+    "evaluate": "distribution strategy; each replica ranks a part of the catalogue, and the ranks "
+    "are those of one device. mirrored uses all GPUs of this machine, multi-worker the machines "
+    "in TF_CONFIG, which should all see --run (%(default)s)",
 }
 
 
@@ -170,7 +170,9 @@ def add_arguments(parser: argparse.ArgumentParser, step: str) -> None:
     group.add_argument(
         "--replicas",
         type=cli.positive,
-        help="for mirrored: the first so many GPUs, or so many parts of a CPU (all GPUs, or 1)",
+        metavar="N",
+        help="number of replicas for mirrored: the first N GPUs, or N parts of the CPU (all GPUs, "
+        "or 1 without a GPU)",
     )
 
 
@@ -178,20 +180,20 @@ def check_replicas(name: str, replicas: int | None) -> None:
     """Refuses a number of replicas where the strategy does not take one.
 
     Raises:
-      UserError: it does not.
+      UserError: the strategy does not take one.
     """
     if replicas is not None and name != "mirrored":
         raise UserError(
             f"--replicas should come with --strategy mirrored. Received: --strategy {name}. The "
-            "other strategies take all devices of the machines in TF_CONFIG; leave it out."
+            "other strategies use all devices of the machines in TF_CONFIG; leave it out."
         )
 
 
 def check(settings: TrainSettings, name: str, replicas: int | None) -> None:
-    """Refuses, before anything starts, what a strategy cannot train.
+    """Refuses settings that a strategy cannot train, before anything starts.
 
     Raises:
-      UserError: it is not possible.
+      UserError: the strategy cannot train with these settings.
     """
     check_replicas(name, replicas)
     if name == "parameter-server":
@@ -202,28 +204,29 @@ def check(settings: TrainSettings, name: str, replicas: int | None) -> None:
             )
         if settings.mixed_precision:
             raise UserError(
-                "--strategy parameter-server should come without --mixed-precision, whose scale "
-                "of the loss asynchronous workers cannot share. Leave it out."
+                "--strategy parameter-server should come without --mixed-precision, whose loss "
+                "scale asynchronous workers cannot share. Leave it out."
             )
     several = name in ("multi-worker", "parameter-server") or (replicas or 1) > 1
     if settings.memory_size and several:
         raise UserError(
-            f"--memory-size should be 0 with --strategy {name}, whose replicas have no memory in "
-            f"common. Received: {settings.memory_size}. Use --in-batch-negatives."
+            f"--memory-size should be 0 with --strategy {name}, whose replicas share no memory. "
+            f"Received: {settings.memory_size}. Use --in-batch-negatives."
         )
 
 
 def connect(name: str, replicas: int | None = None) -> Cluster:
-    """Builds the strategy; has to come before TensorFlow computes anything.
+    """Builds the strategy, which has to happen before TensorFlow computes anything.
 
-    A worker or a parameter server of an asynchronous cluster serves in here and does not return.
+    In a worker or a parameter server of an asynchronous cluster, this call serves the cluster and
+    does not return.
 
     Args:
       name: one of ``STRATEGIES``.
-      replicas: for ``mirrored``, how many.
+      replicas: number of replicas, for ``mirrored``.
 
     Raises:
-      UserError: the devices, or the variable ``TF_CONFIG``, are not what the strategy needs.
+      UserError: the devices, or the variable ``TF_CONFIG``, do not fit the strategy.
     """
     if name == "mirrored":
         return Cluster(name, tf.distribute.MirroredStrategy(_devices(replicas)))
@@ -240,7 +243,7 @@ def connect(name: str, replicas: int | None = None) -> Cluster:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What ``TF_CONFIG`` says: all addresses by kind of process, and which one this process is."""
+    """The content of ``TF_CONFIG``: all addresses by kind of process, and this process's place."""
 
     cluster: dict[str, list[str]]
     kind: str
@@ -254,7 +257,7 @@ def read_task(strategy: str, text: str | None) -> Task:
     {'worker': ['host1:2222', 'host2:2222']}
 
     Raises:
-      UserError: it is missing, or not what the strategy needs.
+      UserError: it is missing, or does not fit the strategy.
     """
 
     def require(fulfilled: bool, received: str) -> None:
@@ -338,7 +341,7 @@ def _connect_to_servers(task: Task) -> Cluster:
 
 
 def table_partitioner(num_shards: int) -> Callable[..., list[int]]:
-    """Cuts tables by rows, and leaves all other variables whole."""
+    """A partitioner that splits tables by rows, and leaves all other variables whole."""
 
     def partitions(shape: Any, dtype: tf.DType, axis: int = 0) -> list[int]:
         sizes: Sequence[int] = tf.TensorShape(shape).as_list()

@@ -1,4 +1,4 @@
-"""The folder of a training run: its configuration, and who may write into it."""
+"""The folder of a training run: its configuration, and the lock that keeps others out."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Run:
     """A run that has been configured, finished or not.
 
     Attributes:
-      path: the folder.
-      settings: what it was trained, or is to be trained, with.
-      config: everything in ``config.json``.
+      path: folder of the run.
+      settings: settings that it is trained with.
+      config: content of ``config.json``.
     """
 
     path: Path
@@ -50,14 +50,14 @@ class Run:
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """What came of it; None while it is not finished."""
+        """The result of the run; None while it is not finished."""
         return read_json(self.path / RESULT) if (self.path / RESULT).is_file() else None
 
     def open_data(self, given: str | None = None) -> PreparedData:
         """The prepared data that the run was trained on.
 
         Args:
-          given: where it is now; by default where it was, as seen from the run's folder.
+          given: folder of the data; by default the one in the configuration, relative to the run.
         """
         path = Path(given) if given else Path(os.path.normpath(self.path / self.config["data"]))
         if not path.is_dir():
@@ -72,22 +72,22 @@ class Run:
 
 
 def data_checksum(data: PreparedData) -> str:
-    """Says whether two folders hold the same data, whenever and wherever they were made."""
+    """A checksum that is equal for equal data, wherever and whenever it was prepared."""
     files = data.manifest["files"]
     listing = "".join(f"{name} {files[name]['sha256']}\n" for name in sorted(files))
     return hashlib.sha256(listing.encode()).hexdigest()
 
 
 def training_differences(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """In which settings two records differ, in words, and whether in their data.
+    """The settings in which two records differ, in words, and whether their data differs.
 
     >>> old = {"settings": {"dim": 8, "seed": 1}, "data_checksum": "a"}
     >>> training_differences(old, {"settings": {"dim": 16, "seed": 1}, "data_checksum": "b"})
     ['dim: 8 there, 16 now', 'other data']
 
     Args:
-      there: what was found, with ``settings`` and ``data_checksum``; either may be missing.
-      now: what is wanted.
+      there: record that was found, with ``settings`` and ``data_checksum``; either may be missing.
+      now: record of what is wanted.
     """
     old, new = there.get("settings", {}), now["settings"]
     found = [
@@ -109,8 +109,9 @@ def configure(
 ) -> Run:
     """The run in ``path``, new or to be continued.
 
-    A run may continue with another number of replicas than it was begun with, or with none: they
-    follow the same curve. Only parameter servers, which do not, cannot take turns with the others.
+    A run may continue with another number of replicas than it was started with, or with none, since
+    its learning curve stays the same. With parameter servers it does not, so a run can neither
+    switch to them nor from them.
 
     With ``overwrite`` an existing folder is set aside, as a sibling ``.replaced-NAME`` that stays
     until the new run is finished (see ``discard_replaced``).
@@ -154,11 +155,11 @@ def exclusive(path: Path) -> Iterator[None]:
     """Keeps other processes from training in the folder.
 
     Raises:
-      UserError: another one does.
+      UserError: another process trains there.
     """
     with open(path / ".lock", "w") as file:
         if lock(file) is False:
-            raise UserError(f"another process is training in {path}. Wait for it.")
+            raise UserError(f"another process is training in {path}. Wait until it has finished.")
         yield
 
 
@@ -172,7 +173,7 @@ def _existing(path: Path, config: dict[str, Any]) -> Run:
         )
     if existing["versions"] != config["versions"]:
         print(
-            f"note: {path} was begun with other versions of Python or of packages, see its "
+            f"note: {path} was started with other versions of Python or of packages, see its "
             f"{CONFIG}; results may differ in the last digits.",
             file=sys.stderr,
         )
@@ -193,7 +194,7 @@ def _replaced(path: Path) -> Path:
 
 
 def _set_aside(path: Path) -> None:
-    # A run that is itself a replacement and was never finished is of no more use than none.
+    # A replacement that was never finished is not worth keeping.
     if _replaced(path).exists():
         shutil.rmtree(path)
     else:

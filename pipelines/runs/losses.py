@@ -94,14 +94,14 @@ class Loss:
 def _kernels() -> list[str]:
     from tfrs_croloss.losses import kernels
 
-    return [name for name in _rank_kernels() if kernels.BUILT_IN[name].has_gradient]
+    return [name for name in _rank_kernels() if kernels.NAMED[name].has_gradient]
 
 
 def _rank_kernels() -> list[str]:
     from tfrs_croloss.losses import kernels
 
     # PSL has a loss of its own, which gives its kernel the temperature.
-    return [name for name in kernels.BUILT_IN if name != "pairwise_softmax"]
+    return [name for name in kernels.NAMED if name != "pairwise_softmax"]
 
 
 def _activations() -> Sequence[str]:
