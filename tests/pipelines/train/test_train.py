@@ -253,7 +253,7 @@ def test_variants_train(options: str, tiny_data: Path, tmp_path: Path) -> None:
         ("--negatives-per-example 0", "there should be negatives"),
         ("--monitor ndcg@5", "--monitor should be recall@N"),
         ("--learning-rate 0", "--learning-rate should be a finite number above 0"),
-        ("--alpha -1", "`alpha` should be"),
+        ("--alpha -1", "--alpha should be a finite number of at least 0"),
         ("--min-history 1000", "more than 1000 items"),
     ],
 )
