@@ -22,7 +22,7 @@ from tensorflow_serving.apis import (
 from .counters import Counters
 from .errors import Code, RequestError, invalid
 from .limits import Limits
-from .protos import signature_map, to_inputs, to_proto
+from .protos import fill, signature_map, to_inputs
 from .signatures import DEFAULT
 from .versions import Model
 
@@ -162,8 +162,7 @@ class GrpcApi(
             response.model_spec.name = name
             response.model_spec.version.value = version.number
             response.model_spec.signature_name = request.model_spec.signature_name or DEFAULT
-            for key in sorted(wanted):
-                response.outputs[key].CopyFrom(to_proto(outputs[key]))
+            fill(response.outputs, {key: outputs[key] for key in wanted})
             return response
 
     async def _metadata(self, request: Any) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -25,31 +27,29 @@ class Limits:
     max_in_flight: int = option(1024, "maximum number of concurrent requests per protocol")
     max_connections: int = option(2048, "maximum number of open HTTP connections")
 
-    @property
+    @functools.cached_property
     def max_body_bytes(self) -> int:
         """Maximum size of a request in bytes, uncompressed."""
         return self.max_body_mb << 20
 
-    def check_size(self, name: str, shape: tuple[int, ...]) -> None:
-        """Checks a shape before memory is allocated for it.
+    def check_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Checks the shapes of inputs, before memory is allocated for them.
 
         Raises:
-          RequestError: the input has more rows or values than a request may have.
+          RequestError: an input has more rows or values than a request may have.
         """
-        if shape and shape[0] > self.max_rows:
-            raise invalid(
-                f"input '{name}' should have at most {self.max_rows} rows. Received: {shape[0]}. "
-                "Send several requests."
-            )
-        size = 1
-        for dim in shape:
-            size *= dim
-        # A value takes at least one byte, so a request that keeps to the bytes has no more values.
-        if size > self.max_body_bytes:
-            raise invalid(
-                f"input '{name}' should have at most {self.max_body_bytes} values. Received: "
-                f"shape {list(shape)}."
-            )
+        for name, shape in shapes.items():
+            if shape and shape[0] > self.max_rows:
+                raise invalid(
+                    f"input '{name}' should have at most {self.max_rows} rows. Received: "
+                    f"{shape[0]}. Send several requests."
+                )
+            # A value takes at least one byte, so there cannot be more values than bytes.
+            if math.prod(shape) > self.max_body_bytes:
+                raise invalid(
+                    f"input '{name}' should have at most {self.max_body_bytes} values. Received: "
+                    f"shape {list(shape)}."
+                )
 
     def check(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Checks the inputs of a request.
@@ -57,8 +57,7 @@ class Limits:
         Raises:
           RequestError: there are too many rows, or ``top_n`` is too large.
         """
-        for name, value in inputs.items():
-            self.check_size(name, value.shape)
+        self.check_shapes({name: value.shape for name, value in inputs.items()})
         top_n = largest_top_n(inputs)
         if self.max_top_n is not None and top_n is not None and top_n > self.max_top_n:
             raise invalid(f"'{TOP_N}' should be at most {self.max_top_n}. Received: {top_n}.")

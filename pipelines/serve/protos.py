@@ -48,11 +48,20 @@ def to_inputs(
     Raises:
       RequestError: they do not fit the signature, or exceed a limit.
     """
-    signature.check_names(set(messages))
-    inputs = {name: _to_array(name, message, limits) for name, message in messages.items()}
+    if set(messages) != set(signature.inputs):
+        signature.check_names(set(messages))
+    # One value can stand for a whole tensor, so a short message may ask for much memory.
+    limits.check_shapes({name: _shape(name, message) for name, message in messages.items()})
+    inputs = {name: _to_array(name, message) for name, message in messages.items()}
     signature.check(inputs)
     limits.check(inputs)
     return inputs
+
+
+def fill(messages: Any, outputs: Mapping[str, np.ndarray]) -> None:
+    """Puts outputs into the map of tensors of a response."""
+    for name in sorted(outputs):
+        messages[name].CopyFrom(to_proto(outputs[name]))
 
 
 def to_proto(value: np.ndarray) -> Any:
@@ -66,12 +75,14 @@ def to_proto(value: np.ndarray) -> Any:
     return proto
 
 
-def _to_array(name: str, proto: Any, limits: Limits) -> np.ndarray:
+def _shape(name: str, proto: Any) -> tuple[int, ...]:
     shape = tuple(dim.size for dim in proto.tensor_shape.dim)
     if proto.tensor_shape.unknown_rank or any(size < 0 for size in shape):
         raise invalid(f"input '{name}' should have a known shape. Received: {list(shape)}.")
-    # One value can stand for a whole tensor, so a short message may ask for much memory.
-    limits.check_size(name, shape)
+    return shape
+
+
+def _to_array(name: str, proto: Any) -> np.ndarray:
     try:
         return tf.make_ndarray(proto)
     except (TypeError, ValueError, OverflowError) as error:
