@@ -12,6 +12,16 @@ CARD = "model_card.md"
 RECALL_TABLE = "index_recall.md"
 RECALL_PICTURE = "index_recall.png"
 
+# Settings of the run that the card names, with their titles.
+_TRAINING = {
+    "rank_kernel": "rank kernel",
+    "kernel": "kernel",
+    "alpha": "alpha",
+    "temperature": "temperature",
+    "dim": "embedding dimension",
+    "encoder": "history encoder",
+}
+
 
 def model_card(record: dict[str, Any]) -> str:
     """The model card, in Markdown.
@@ -36,8 +46,9 @@ def model_card(record: dict[str, Any]) -> str:
         "",
         f"- loss: {record['loss']}",
         *(
-            f"- {name.replace('_', ' ')}: {settings[name]}"
-            for name in ("rank_kernel", "kernel", "alpha", "temperature", "dim", "encoder")
+            f"- {title}: {settings[name]}"
+            for name, title in _TRAINING.items()
+            if settings[name] is not None
         ),
         f"- history: the {settings['history_length']} latest items of a user",
         f"- checkpoint: step {record['best']['step']:,}, which has the best validation "

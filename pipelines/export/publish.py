@@ -107,7 +107,7 @@ def publish(args: argparse.Namespace) -> None:
     size = sum(file.stat().st_size for file in version.rglob("*") if file.is_file())
     example = ",".join(item_ids[:2])
     print(
-        f"{version}: {data.num_items:,} items, weights of step {best['step']:,}, "
+        f"{version}: {data.num_items:,} items, checkpoint of step {best['step']:,}, "
         f"{size / 2**20:.1f} MiB, TensorFlow {tf.__version__}\n"
         f"index: {args.index}, finds {recall:.2%} of the exact top {top_n} on "
         f"{num_queries:,} held-out users, in {chosen.single_ms:.2f} ms for 1 query and "

@@ -417,16 +417,29 @@ def test_versions_that_do_not_belong_together_are_refused(monkeypatch: pytest.Mo
         loading.check_scann_version()
 
 
-def test_a_model_that_answers_otherwise_elsewhere_is_not_published(
-    exported: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    "code, output, errors, expected",
+    [
+        (0, '[{"embedding": [[0.5, 0.5]], "is_known": [true]}]', "", "answers differently"),
+        (1, "", "Traceback\nValueError: no operation X\n", "cannot be used.*no operation X"),
+        (-9, "", "", "cannot be used.*exit code -9"),
+    ],
+)
+def test_a_model_that_differs_in_a_fresh_process_is_not_published(
+    code: int,
+    output: str,
+    errors: str,
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from pipelines.errors import UserError
     from tests.serving.test_serving import build
 
-    with pytest.raises(UserError, match="cannot be used|answers differently"):
-        round_trip.check_round_trip(
-            build(),
-            [("item_embedding", {"item_ids": ["item 1"]})],
-            exported / "brute_force" / "1",
-            tmp_path,
-        )
+    def finished(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, code, output, errors)
+
+    monkeypatch.setattr(round_trip.subprocess, "run", finished)
+    requests = [("item_embedding", {"item_ids": ["item 1"]})]
+    with pytest.raises(UserError, match=expected):
+        round_trip.check_round_trip(build(), requests, tmp_path, tmp_path)

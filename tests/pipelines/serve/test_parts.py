@@ -6,6 +6,7 @@ import importlib.util
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from pipelines.serve.counters import Counters
 from pipelines.serve.errors import Code, LoadError, RequestError
 from pipelines.serve.limits import Limits
 from pipelines.serve.saved_model import SavedModel, first_line
-from pipelines.serve.settings import BatchSettings
+from pipelines.serve.settings import BatchSettings, ServerSettings
 from pipelines.serve.signatures import Signature, TensorSpec
 from tests.support.server_process import refuse_constant
 
@@ -72,6 +73,22 @@ def test_messages_of_unusual_tensors(value):
     back = tf.make_ndarray(protos.to_proto(value))
     assert back.dtype == value.dtype and back.shape == value.shape
     np.testing.assert_array_equal(back, value)
+
+
+def test_help_needs_no_tensorflow(run_python):
+    printed = run_python(
+        "import contextlib, sys\n"
+        "from pipelines.__main__ import main\n"
+        "for step in ('serve', 'export', 'query'):\n"
+        "    with contextlib.suppress(SystemExit):\n"
+        "        main([step, '--help'])\n"
+        "print('tensorflow' in sys.modules)\n"
+    )
+    # Defaults are those of the settings, each stated once.
+    settings = ServerSettings(Path(), "")
+    for default in (settings.port, settings.grpc_port, settings.batching.max_batch):
+        assert f"({default})" in printed
+    assert printed.splitlines()[-1] == "False"
 
 
 def test_limits_name_what_arrived():
