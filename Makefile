@@ -12,7 +12,7 @@ export TF_USE_LEGACY_KERAS := 1
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types check test-spark test-slow bench figures wheel pins clean
+.PHONY: help install demo test lint types check test-spark test-slow bench docs figures wheel pins clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -70,7 +70,15 @@ test-slow: $(READY)  ## the tests that `make test` leaves out: killed workers, p
 bench: $(READY)  ## measure speed and memory against rivals, as ratios (half an hour)
 	$(BIN)/python -m benchmarks
 
-figures: $(READY)  ## draw the README's figure again
+docs: $(READY)  ## build the documentation into build/docs, warnings as errors (no network once Sphinx is installed)
+	@$(BIN)/python -c 'import furo, latex2mathml, myst_parser, sphinx_copybutton, sphinx_design' 2>/dev/null \
+	  || $(BIN)/pip install --quiet --disable-pip-version-check --constraint $(PINS) --editable '.[docs]'
+	@$(BIN)/python -c 'import sphinx' 2>/dev/null \
+	  || { echo "error: the documentation needs Python 3.11 or newer. Try: make PYTHON=python3.11 VENV=.venv-docs docs"; exit 2; }
+	$(BIN)/python -m sphinx --nitpicky --fail-on-warning --keep-going --quiet -d build/doctrees docs build/docs
+	@printf 'The documentation is in build/docs/index.html\n'
+
+figures: $(READY)  ## draw the figures of the README and of the documentation
 	$(BIN)/python docs/draw_figures.py
 
 wheel: $(READY)  ## build the wheel, and import it in an empty environment

@@ -1,4 +1,4 @@
-"""Checks the cost model of docs/scaling.md with measurements: ``python -m benchmarks.scaling``.
+"""Checks the cost model of docs/guide/scaling.md: ``python -m benchmarks.scaling``.
 
 - Time of a step: four coefficients are fitted to some shapes and predict the others.
 - Bytes between replicas: two processes train over the loopback interface, whose counters are read.

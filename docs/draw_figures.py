@@ -1,7 +1,4 @@
-"""Draws the README's figure: the comparison kernels, and what alpha does to each rank's weight.
-
-Run with ``make figures``.
-"""
+"""Draws the figures of the README and of the documentation. Run with ``make figures``."""
 
 from __future__ import annotations
 
@@ -14,14 +11,34 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import tensorflow as tf
+from matplotlib.patches import FancyBboxPatch
 
 import tfrs_croloss
 from tfrs_croloss.losses import kernels
 
+FOLDER = pathlib.Path(__file__).parent
 NUM_ITEMS = 313_966  # Amazon Books, the paper's smaller data set
 ALPHAS = (0.0, 0.6, 1.0, 1.4, 2.0)
 # Distinct for readers who do not see all colours, in this order.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")
+
+# From the top; each layer imports from those below it.
+LAYERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (
+        "pipelines: the steps",
+        "#fde9d9",
+        ("prepare", "train", "evaluate", "embed, export, query", "serve", "experiments"),
+    ),
+    ("pipelines: shared", "#fdf4e3", ("runs", "data", "common")),
+    ("tfrs_croloss: whole models", "#d6ebf5", ("models", "serving")),
+    ("tfrs_croloss: parts", "#e3f2ee", ("tasks", "metrics", "memory", "optimizers", "indexes")),
+    ("tfrs_croloss: losses", "#e3f2ee", ("croloss", "baselines", "kernels", "weightings", "ranks")),
+    (
+        "other libraries",
+        "#eeeeee",
+        ("TensorFlow and Keras", "TensorFlow Recommenders", "ScaNN", "DuckDB or Spark"),
+    ),
+)
 
 
 def draw_kernels(axes: plt.Axes) -> None:
@@ -36,18 +53,18 @@ def draw_kernels(axes: plt.Axes) -> None:
     for color, (name, kernel) in zip(COLORS, drawn.items()):
         axes.plot(gaps, kernel(tf.constant(gaps)), label=name, color=color, linewidth=2)
     step = kernels.UnitStep()(tf.constant(gaps))
-    axes.plot(gaps, step, label="unit step", color="black", linestyle="--", linewidth=1.5)
+    axes.plot(gaps, step, label="unit step: the true rank", color="black", linestyle="--")
     axes.set(
-        title="How much one negative counts",
-        xlabel="gap: score of the negative minus score of the positive",
-        ylabel="counts as this many ranks",
+        title="Comparison kernel: how much one negative adds to the rank",
+        xlabel="score of the negative minus score of the positive",
+        ylabel="added to the rank",
         ylim=(-0.15, 4.0),
     )
     axes.legend(frameon=False)
 
 
 def draw_weights(axes: plt.Axes) -> None:
-    """How the weight is spread over ranks: what an octave of ranks weighs."""
+    """How the weight is spread over ranks: the weight of an octave of ranks."""
     ranks = np.geomspace(1.0, NUM_ITEMS, 400)
     for color, alpha in zip(COLORS, ALPHAS):
         weighting = tfrs_croloss.PowerWeighting(alpha, normalized=True)
@@ -61,24 +78,52 @@ def draw_weights(axes: plt.Axes) -> None:
             linewidth=2,
         )
     axes.set(
-        title=f"Where the weight lies, of {NUM_ITEMS:,} items",
+        title=f"Alpha: which ranks matter, of {NUM_ITEMS:,} items",
         xlabel="rank of the positive",
-        ylabel="% of all weight, per doubling of the rank",
+        ylabel="% of the weight per doubling of the rank",
         xscale="log",
         ylim=(0.0, 75.0),
     )
     axes.legend(frameon=False, loc="upper center")
 
 
+def draw_layers(axes: plt.Axes) -> None:
+    """The layers of the code, as rows of boxes."""
+    height, width, title_width = 1.0, 12.0, 2.9
+    for row, (title, color, boxes) in enumerate(reversed(LAYERS)):
+        bottom = row * 1.25
+        axes.text(0.0, bottom + height / 2, title, va="center", fontweight="bold")
+        each = (width - title_width) / len(boxes)
+        for place, name in enumerate(boxes):
+            left = title_width + place * each
+            axes.add_patch(
+                FancyBboxPatch(
+                    (left + 0.08, bottom + 0.1),
+                    each - 0.16,
+                    height - 0.2,
+                    boxstyle="round,pad=0.04",
+                    facecolor=color,
+                    edgecolor="#666666",
+                )
+            )
+            text = name.replace(" and ", "\nand ").replace(" Recommenders", "\nRecommenders")
+            text = text.replace(" or ", "\nor ").replace(", query", ",\nquery")
+            axes.text(left + each / 2, bottom + height / 2, text, ha="center", va="center")
+    axes.set(xlim=(-0.05, width + 0.1), ylim=(-0.15, 1.25 * len(LAYERS)))
+    axes.axis("off")
+
+
 def main() -> None:
-    """Writes ``docs/kernels_and_weights.png``."""
+    """Writes ``kernels_and_weights.png`` and ``layers.png`` beside this file."""
     plt.rcParams.update({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False})
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.4), layout="constrained")
     draw_kernels(left)
     draw_weights(right)
-    path = pathlib.Path(__file__).with_name("kernels_and_weights.png")
-    figure.savefig(path, dpi=110)
-    print(f"drew {path.name}")
+    figure.savefig(FOLDER / "kernels_and_weights.png", dpi=110)
+    figure, axes = plt.subplots(figsize=(12, 5.2), layout="constrained")
+    draw_layers(axes)
+    figure.savefig(FOLDER / "layers.png", dpi=110)
+    print("drew kernels_and_weights.png and layers.png")
 
 
 if __name__ == "__main__":

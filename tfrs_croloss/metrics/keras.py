@@ -47,6 +47,8 @@ _NEVER = tf.int64.max
 class FactorizedRecall(tfrs.metrics.Factorized):
     """Recall@N and MRR over the whole catalogue, for `tfrs.tasks.Retrieval` and our own task.
 
+    For example::
+
         task = tfrs.tasks.Retrieval(
             metrics=FactorizedRecall(candidates=lambda: candidate_model(all_items), ks=(50, 500)))
 
@@ -217,7 +219,7 @@ class RecallCallback(tf.keras.callbacks.Callback):
 
     Adds ``val_recall@50`` and so on, ``val_mrr`` and ``val_expected_recall`` to the epoch's logs,
     where callbacks listed after this one find them, History and CSVLogger too. Those that look for
-    the best epoch need to be told that more is better:
+    the best epoch need to be told that more is better::
 
         callbacks=[
             RecallCallback(queries, candidates, positives, cutoffs=(50, 500)),

@@ -122,7 +122,7 @@ def test_every_value_of_a_search_space_builds(name: str) -> None:
 def test_names_are_those_of_the_library() -> None:
     options = loss_options()
     choices = {name: options[name].kind.choices for name in ("kernel", "rank_kernel", "activation")}
-    assert set(choices["rank_kernel"]) == set(kernels.BUILT_IN) - {"pairwise_softmax"}
+    assert set(choices["rank_kernel"]) == set(kernels.NAMED) - {"pairwise_softmax"}
     assert set(choices["kernel"]) == set(choices["rank_kernel"]) - {"unit_step"}
     assert choices["activation"] == kernels.PairwiseSoftmax.ACTIVATIONS
     for name, names in choices.items():
