@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.tiny_run import ROOT
+from tests.support.processes import ROOT
 from tfrs_croloss.losses import kernels
 from tfrs_croloss.losses._chunk_sums import has_fast_form
 
