@@ -311,7 +311,7 @@ def test_an_index_below_the_recall_target_is_not_published(
         "partitioned",
     ]
     assert main(arguments) == 2
-    assert "The best found 0.9125" in capsys.readouterr().err
+    assert "The best reached 0.9125" in capsys.readouterr().err
     assert model_versions(tmp_path / "m") == []
 
 
