@@ -1,4 +1,4 @@
-"""The base classes: what they know, losses of one's own, and configurations saved before."""
+"""The base classes: their options, custom losses, and configurations saved by older versions."""
 
 from __future__ import annotations
 

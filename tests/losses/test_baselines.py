@@ -1,4 +1,4 @@
-"""The competing losses: hand-worked values, gradients, limits, masks, weights, extreme scores."""
+"""The baselines: hand-worked values, gradients, limits, masks, weights, extreme scores."""
 
 from __future__ import annotations
 
@@ -270,13 +270,13 @@ def test_uniform_probabilities_are_the_uniform_estimate(loss):
     scores, labels = example(num_candidates=8)
     plain = value_and_gradient(loss, scores, labels)
     uniform = np.full([8], 1 / 49)
-    weighed = value_and_gradient(loss, scores, labels, sampling_probability=uniform)
+    weighted = value_and_gradient(loss, scores, labels, sampling_probability=uniform)
     if isinstance(loss, PairwiseSoftmaxLoss):
         unbiased = PairwiseSoftmaxLoss(
             loss.kernel.activation, 0.2, num_items=50, rank_estimate="unbiased"
         )
         plain = value_and_gradient(unbiased, scores, labels)
-    for one, other in zip(weighed, plain):
+    for one, other in zip(weighted, plain):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-15)
 
 

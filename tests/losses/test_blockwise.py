@@ -141,14 +141,14 @@ def test_positives_by_index_give_what_the_readable_form_gives(loss, monkeypatch)
         probability = generator.uniform(1e-3, 0.1, 9).astype(dtype)
         for options in ({}, {"mask": mask}, {"sampling_probability": probability}):
 
-            def weighed(values):
+            def weighted(values):
                 losses = loss.per_query(values, labels, **options)
                 return tf.reduce_sum(losses * tf.range(1, 6, dtype=dtype))
 
-            fast = value_and_gradients(weighed, scores)
+            fast = value_and_gradients(weighted, scores)
             with monkeypatch.context() as patch:
                 patch.setattr(_dense, "has_fast_form", lambda objective: False)
-                slow = value_and_gradients(weighed, scores)
+                slow = value_and_gradients(weighted, scores)
             assert_same(fast, slow, tolerance)
 
 
@@ -172,7 +172,7 @@ def test_only_rows_with_one_positive_in_sight_go_by_its_index(monkeypatch):
     "loss", [LambdaCROLoss(1.0, "sigmoid", "softplus"), CROLoss(1.0, "sigmoid")]
 )
 def test_the_length_of_the_vectors_makes_no_difference(loss, scale):
-    """The lengths say that gaps may be large, whether or not they are."""
+    """The bound from the lengths allows large gaps, whether or not there are any."""
     queries, candidates = batch(4, 9, scale=scale)
     fast = value_and_gradients(Retrieval(loss), queries, candidates)
     slow = value_and_gradients(
@@ -235,7 +235,7 @@ def test_blocks_of_as_many_candidates_as_there_are_in_the_end():
 
 
 def exact_loss(loss, queries, catalogue, positives, known, weights, temperature, cosine):
-    """The readable form over the whole catalogue, by the functions of scores."""
+    """The loss over the whole catalogue, computed from scores by the readable functions."""
     if cosine:
         queries = tf.math.l2_normalize(queries, axis=1)
         catalogue = tf.math.l2_normalize(catalogue, axis=1)

@@ -109,7 +109,7 @@ class Squared(kernels.ComparisonKernel):
 
 
 class Cautious(Squared):
-    """As its parent, but without a declaration of its own."""
+    """The same kernel, without a declaration of its own."""
 
 
 class NarrowSigmoid(kernels.Sigmoid):
@@ -117,7 +117,7 @@ class NarrowSigmoid(kernels.Sigmoid):
 
 
 class OverflowingRoot(kernels.ComparisonKernel):
-    """Small far below a tie, but only on paper: the square of the gap overflows."""
+    """Small far below a tie, but not in floating point: the square of the gap overflows."""
 
     vanishes_far_below = True
 

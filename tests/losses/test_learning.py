@@ -17,7 +17,7 @@ NUM_USERS, NUM_ITEMS, DIM, BATCH, STEPS = 400, 300, 8, 128, 300
 
 @pytest.fixture(scope="module")
 def log():
-    """Users with tastes of four dimensions who choose what they like, with some noise."""
+    """Users with four-dimensional tastes choose the items that they like, with some noise."""
     generator = np.random.default_rng(0)
     tastes = generator.normal(size=[NUM_USERS, 4])
     items = generator.normal(size=[NUM_ITEMS, 4])

@@ -39,7 +39,7 @@ def loss_and_gradient(scores, labels, alpha, kernel, rank_kernel, **options):
 
 
 def assert_close(actual, expected, dtype, largest_gap=1.0):
-    """Right to the precision of the type; finite and large where the truth does not fit it."""
+    """Right to the precision of the type; finite and large where the exact value overflows."""
     actual = float(actual)
     assert np.isfinite(actual)
     compute = np.finfo(np.float64 if dtype == tf.float64 else np.float32)
@@ -205,7 +205,7 @@ def test_identities_of_the_paper():
     labels = tf.eye(16, 40, dtype=tf.float64)
     gaps = scores - tf.linalg.diag_part(scores)[:, tf.newaxis]
     negatives = 1.0 - labels
-    rivals = {
+    known_forms = {
         tfrs_croloss.CROLoss.softmax_cross_entropy(): lambda: (
             tf.nn.softmax_cross_entropy_with_logits(labels, scores)
         ),
@@ -221,10 +221,10 @@ def test_identities_of_the_paper():
         return scores - tf.reduce_sum(labels * scores, axis=1, keepdims=True)
 
     assert gaps.shape == [16, 40]
-    for loss, rival in rivals.items():
+    for loss, known_form in known_forms.items():
         with tf.GradientTape(persistent=True) as tape:
             ours = loss.call(labels, scores)
-            theirs = rival()
+            theirs = known_form()
         np.testing.assert_allclose(ours, theirs, rtol=1e-12)
         np.testing.assert_allclose(
             tape.gradient(ours, scores), tape.gradient(theirs, scores), rtol=1e-9, atol=1e-12

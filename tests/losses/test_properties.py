@@ -1,4 +1,4 @@
-"""Properties that hold for every loss, on scores that hypothesis makes up."""
+"""Properties that hold for every loss, on scores that hypothesis generates."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_higher_positive_never_costs_more(scores, alpha, kernel, raised, data)
 
 @pytest.mark.parametrize("kernel", oracle.DIFFERENTIABLE)
 def test_a_larger_alpha_weighs_small_ranks_more(kernel):
-    """The gradient that a well ranked positive gets, against that of a badly ranked one."""
+    """The gradient of a well-ranked positive compared with that of a badly ranked one."""
     scores = np.array([[3.0] + [0.0] * 20, [-3.0] + [0.0] * 20])
     share = []
     for alpha in (0.0, 0.6, 1.0, 1.4, 2.0):

@@ -1,4 +1,4 @@
-"""The power weighting: a density and its integral, for every alpha; and weightings of one's own."""
+"""The power weighting: a density and its integral, for every alpha; and custom weightings."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_continuous_through_one():
 
 
 class TopTen(RankWeighting):
-    """Weighs ranks 1 to 10 alike and no others."""
+    """Gives ranks 1 to 10 the same weight, and no weight to the others."""
 
     def density(self, rank, num_items):
         return tf.where(rank < 11.0, tf.ones_like(rank) / 10.0, tf.zeros_like(rank))

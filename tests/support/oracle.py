@@ -56,7 +56,7 @@ def weight(rank: Decimal, num_items: int, alpha: float, normalized: bool = False
 def weight_integral(
     rank: Decimal, num_items: int, alpha: float, normalized: bool = False
 ) -> Decimal:
-    """W: its integral from 1."""
+    """W: the integral of ``weight`` from rank 1."""
     return _factor(num_items, alpha, normalized) * _power_integral(log(rank), alpha)
 
 
@@ -71,7 +71,7 @@ def _power_integral(log_rank: Decimal, alpha: float) -> Decimal:
 
 
 class Row:
-    """One query: who its positive is, who competes, and how they stand for the catalogue."""
+    """One query: its positive, its negatives, and how these represent the catalogue."""
 
     def __init__(
         self,

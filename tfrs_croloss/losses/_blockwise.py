@@ -46,7 +46,7 @@ class Competition:
     All but the estimator are functions of the block's first row and its number of rows.
 
     Attributes:
-      estimator: maps the number of negatives of each row, ``[num_rows]``, to how they stand for the
+      estimator: maps the number of negatives of each row, ``[num_rows]``, to how they represent the
         catalogue.
       mask: returns ``[num_rows, num_candidates]`` booleans; None if all candidates compete.
       dropped: returns ``[num_dropped, 2]`` pairs of a row of the block and a column to leave out;

@@ -82,7 +82,7 @@ def losses_and_factors(
     Args:
       chunks: the sums over all candidates.
       objective: what the loss makes of the ranks.
-      estimator: how the candidates stand for the catalogue.
+      estimator: how the candidates represent the catalogue.
     """
     weighting = objective.weighting
     counts = [chunk.gap_sums.counts for chunk in chunks]

@@ -43,7 +43,7 @@ def pair_losses(
       scores: ``[num_queries, num_candidates]`` floats.
       positive_columns: ``[num_queries]`` ints: the column of each row's positive.
       negatives: the shape of ``scores``, booleans; False at the positive.
-      estimator: how the candidates stand for the catalogue.
+      estimator: how the candidates represent the catalogue.
       objective: how the loss is computed.
 
     Returns:
@@ -83,7 +83,7 @@ def _by_index(
       positive_columns: ``[num_queries]`` ints.
       competing: the shape of ``scores``, booleans; the value at the positive does not matter. None
         if all candidates compete.
-      estimator: how the candidates stand for the catalogue.
+      estimator: how the candidates represent the catalogue.
       objective: how the loss is computed.
       otherwise: computes the result where exponentials of the gaps do not fit the type.
     """
@@ -175,7 +175,7 @@ def _all_positives(
         gradient += tf.where(present[:, tf.newaxis], more_gradient, tf.zeros_like(gradient))
         return number + 1, losses, gradient
 
-    # The first positive of each row stands outside: with one per row the loop never runs.
+    # The first positive of each row is outside the loop: with one per row the loop never runs.
     most = tf.reduce_max(tf.concat([count, [1]], axis=0))
     _, losses, gradient = tf.while_loop(
         lambda number, *_: number <= most,
@@ -229,7 +229,7 @@ def per_query_losses(
 
     Args:
       estimator: from the number of negatives in each row, ``[num_queries]``, and the importance
-        weights of the candidates, or None: how the candidates stand for the catalogue.
+        weights of the candidates, or None: how the candidates represent the catalogue.
 
     The other arguments are as in ``cro_loss``.
     """

@@ -83,7 +83,7 @@ class RowObjective:
             that are neither positive nor negative.
           positives: the same shape, booleans.
           negatives: the same shape, booleans.
-          estimator: how the candidates stand for the catalogue.
+          estimator: how the candidates represent the catalogue.
 
         Returns:
           ``[num_queries]`` losses and their ``[num_queries, num_candidates]`` gradient, which is

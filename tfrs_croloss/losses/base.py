@@ -61,7 +61,7 @@ class RetrievalLoss(tf.keras.losses.Loss):
         *,
         num_items: int | None = None,
     ) -> RankEstimator:
-        """How the candidates of each row stand for the catalogue.
+        """How the candidates of each row represent the catalogue.
 
         Args:
           count: ``[num_queries]`` number of negatives in each row, in the computing type.
@@ -134,7 +134,7 @@ class RankLoss(RetrievalLoss):
 
     Args:
       num_items: size of the catalogue; without it the candidates at hand are the catalogue.
-      rank_estimate: how sampled negatives stand for ``num_items``: ``"paper"`` or ``"unbiased"``.
+      rank_estimate: how sampled negatives represent the catalogue: ``"paper"`` or ``"unbiased"``.
       **options: the other arguments of ``RetrievalLoss``.
     """
 

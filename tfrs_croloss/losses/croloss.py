@@ -62,7 +62,7 @@ def cro_loss(
       sampling_probability: ``[num_candidates]`` or the shape of ``scores``: the probability with
         which each candidate is drawn. The negatives are then weighted by importance, and
         ``rank_estimate`` is ignored.
-      rank_estimate: how sampled negatives stand for ``num_items``: ``"paper"`` or ``"unbiased"``.
+      rank_estimate: how sampled negatives represent the catalogue: ``"paper"`` or ``"unbiased"``.
       weighting: a rank weighting of your own; replaces ``alpha`` and ``normalized``.
       normalized: whether the rank weights integrate to one over the catalogue. By default they are
         ``log(num_items + 1)`` times that, so that one learning rate serves every alpha.

@@ -31,7 +31,7 @@ RANK_ESTIMATES = ("paper", "unbiased")
 
 @dataclasses.dataclass(frozen=True)
 class RankEstimator:
-    """How a row of candidates stands for the catalogue.
+    """How a row of candidates represents the catalogue.
 
     Attributes:
       num_items: ``[num_queries]`` size of the catalogue.

@@ -133,13 +133,13 @@ class ComparisonKernel:
           weights: broadcastable to ``gaps``, or None where every candidate counts once.
           bound: a scalar that no gap is above, if one is known.
         """
-        counts, slopes = (weighed(values, weights) for values in self.block_values(gaps, bound))
+        counts, slopes = (weighted(values, weights) for values in self.block_values(gaps, bound))
         slope_sums = tf.reduce_sum(slopes, axis=-1)
         return BlockSums(BlockCounts(tf.reduce_sum(counts, axis=-1)), slopes, slope_sums)
 
     def block_counts(self, gaps: tf.Tensor, weights: tf.Tensor | None) -> BlockCounts:
         """The counts of ``block_sums`` alone, for a kernel that only estimates ranks."""
-        return BlockCounts(tf.reduce_sum(weighed(self(gaps), weights), axis=-1))
+        return BlockCounts(tf.reduce_sum(weighted(self(gaps), weights), axis=-1))
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -204,6 +204,6 @@ class LogKernel(ComparisonKernel):
         )
 
 
-def weighed(values: tf.Tensor, weights: tf.Tensor | None) -> tf.Tensor:
+def weighted(values: tf.Tensor, weights: tf.Tensor | None) -> tf.Tensor:
     """``values * weights``, where there are weights."""
     return values if weights is None else values * weights

@@ -1,4 +1,4 @@
-"""The kernels of the paper and of the losses that it is compared with."""
+"""The built-in kernels: those of the paper, and the kernel of PSL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfrs_croloss.losses.kernels.base import (
     BlockSums,
     ComparisonKernel,
     LogKernel,
-    weighed,
+    weighted,
 )
 from tfrs_croloss.losses.kernels.naming import named
 
@@ -249,7 +249,7 @@ class UnitStep(ComparisonKernel):
     def block_counts(self, gaps: tf.Tensor, weights: tf.Tensor | None) -> BlockCounts:
         # The kernel that closes the gaps, which every loss has, propagates NaN.
         return BlockCounts(
-            tf.reduce_sum(weighed(tf.cast(gaps >= 0.0, gaps.dtype), weights), axis=-1)
+            tf.reduce_sum(weighted(tf.cast(gaps >= 0.0, gaps.dtype), weights), axis=-1)
         )
 
 
