@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
 
-from tfrs_croloss import metrics
+import tfrs_croloss
+from tfrs_croloss import metrics, models, tasks
 
 
 def random_problem(seed=0, num_queries=23, num_items=97, dim=5):
@@ -235,25 +236,146 @@ def test_callback_feeds_early_stopping_and_checkpoints(tmp_path, from_datasets):
     assert [step for step, _ in recall.reports] == steps
 
 
+class PlainTowers(tfrs.Model):
+    """A TFRS model with two tables, under names of the caller's choice."""
+
+    def __init__(self, query_name, candidate_name):
+        super().__init__()
+        setattr(self, query_name, tf.keras.layers.Embedding(40, 8))
+        setattr(self, candidate_name, tf.keras.layers.Embedding(20, 8))
+
+
+def dataset_callback(**options):
+    users, items = tiny_log()
+    return metrics.RecallCallback(
+        tf.data.Dataset.from_tensor_slices(users).batch(16),
+        tf.data.Dataset.range(20).batch(16),
+        items,
+        cutoffs=[1, 5],
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    "names", [("user_model", "item_model"), ("query_tower", "candidate_tower")]
+)
+def test_callback_finds_towers_by_their_usual_names(names):
+    users, items = tiny_log()
+    model = PlainTowers(*names)
+    queries, candidates = (getattr(model, name) for name in names)
+    expected = metrics.evaluate(queries(users), candidates(np.arange(20)), items, cutoffs=[1, 5])
+    callback = dataset_callback()
+    callback.set_model(model)
+    assert callback.evaluate().as_dict() == expected.as_dict()
+
+
+def test_callback_takes_embedding_functions_for_towers_of_any_name():
+    users, items = tiny_log()
+    model = PlainTowers("people", "movies")
+    callback = dataset_callback(
+        query_embedder=lambda batch: -model.people(batch), candidate_embedder=model.movies
+    )
+    callback.set_model(model)
+    expected = metrics.evaluate(
+        -model.people(users), model.movies(np.arange(20)), items, cutoffs=[1, 5]
+    )
+    assert callback.evaluate().as_dict() == expected.as_dict()
+    callback = dataset_callback(query_embedder=model.people)
+    callback.set_model(model)
+    with pytest.raises(ValueError, match="`candidate_embedder` should be given where `candidates`"):
+        callback.evaluate()
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_callback_and_metric_measure_our_own_model(similarity):
+    random = np.random.default_rng(3)
+    histories = random.integers(0, 21, (40, 4))
+    positives = random.integers(0, 20, 40)
+    embedding = models.ItemEmbedding(20, 8, stddev=1.0, seed=1)
+    task = tasks.Retrieval(tfrs_croloss.CROLoss())
+    model = models.TwoTowerModel(
+        models.HistoryTower(embedding),
+        models.ItemTower(embedding),
+        task,
+        similarity=similarity,
+        in_batch_negatives=True,
+    )
+    task.factorized_metrics = metrics.FactorizedRecall(lambda: model.embed_catalogue(20), ks=(1, 5))
+    model.compile(tf.keras.optimizers.Adam(0.05))
+    batches = tf.data.Dataset.from_tensor_slices(
+        {"history": histories, "item_id": positives}
+    ).batch(16)
+    callback = metrics.RecallCallback(
+        tf.data.Dataset.from_tensor_slices({"history": histories}).batch(16),
+        tf.data.Dataset.from_tensor_slices({"item_id": np.arange(20)}).batch(16),
+        positives,
+        cutoffs=[1, 5],
+    )
+    history = model.fit(
+        batches, epochs=6, validation_data=batches, callbacks=[callback], verbose=0
+    ).history
+    assert history["val_recall@5"][-1] > history["val_recall@5"][0]
+    for cutoff in (1, 5):
+        np.testing.assert_allclose(
+            history[f"val_factorized_recall/recall@{cutoff}"], history[f"val_recall@{cutoff}"]
+        )
+    report = metrics.evaluate(
+        model.predict({"history": histories}, verbose=0),
+        model.embed_catalogue(20),
+        positives,
+        cutoffs=[1, 5],
+    )
+    assert history["val_recall@5"][-1] == pytest.approx(report.recall[5])
+
+
+def test_callback_takes_a_sharded_catalogue():
+    queries, table, positives = random_problem(4)
+    catalogue = metrics.ShardedCatalogue(
+        tf.distribute.get_strategy(), lambda ids: tf.gather(table, ids), len(table)
+    )
+    callback = metrics.RecallCallback(lambda: queries, lambda: catalogue, positives)
+    expected = metrics.evaluate(queries, table, positives)
+    assert callback.evaluate().as_dict() == expected.as_dict()
+
+
 def test_callback_explains_a_missing_tower():
     callback = metrics.RecallCallback(
         tf.data.Dataset.range(3).batch(2), lambda: tf.eye(3), [0, 1, 2], cutoffs=[1]
     )
     callback.set_model(tf.keras.Sequential())
-    with pytest.raises(ValueError, match="`queries`.*`query_model`"):
+    with pytest.raises(ValueError, match="`query_embedder` should be given where `queries`"):
         callback.evaluate()
     with pytest.raises(ValueError, match="`average`"):
         metrics.RecallCallback(lambda: 0, lambda: 0, [0], average="items")
 
 
-@pytest.mark.parametrize("module", ["metrics", "optimizers"])
-def test_keras_3_is_refused_with_the_remedy(module, run_python):
+@pytest.mark.parametrize("name", ["metrics.FactorizedRecall", "optimizers.LazyAdam"])
+def test_keras_3_is_refused_with_the_remedy(name, run_python):
     program = f"""
+import tfrs_croloss
 try:
-    import tfrs_croloss.{module}
+    tfrs_croloss.{name}
 except ImportError as error:
     print(error)
 """
     message = run_python(program, {"TF_USE_LEGACY_KERAS": None})
-    assert f"tfrs_croloss.{module} needs Keras 2" in message
+    assert f"tfrs_croloss.{name.split('.')[0]}" in message and "needs Keras 2" in message
     assert "TF_USE_LEGACY_KERAS=1 before TensorFlow is imported" in message
+
+
+def test_evaluation_needs_neither_keras_2_nor_tfrs(run_python):
+    program = """
+import sys
+import tensorflow as tf
+from tfrs_croloss import metrics
+table = tf.eye(4)
+catalogue = metrics.ShardedCatalogue(
+    tf.distribute.get_strategy(), lambda ids: tf.gather(table, ids), 4
+)
+report = metrics.evaluate(table, catalogue, [0, 1, 2, 0], cutoffs=[1])
+ranks = metrics.exact_ranks(table, table, [0, 1, 2, 0])
+assert report == metrics.summarize_ranks(ranks, num_items=4, cutoffs=[1])
+print(tf.keras.__version__[0], report.recall[1], "tensorflow_recommenders" in sys.modules)
+"""
+    printed = run_python(program, {"TF_USE_LEGACY_KERAS": None})
+    assert printed.split()[-3:] == ["3", "0.75", "False"]

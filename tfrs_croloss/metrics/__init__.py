@@ -1,28 +1,24 @@
-"""Exact Recall@N over the whole catalogue, inside TFRS tasks, during ``fit`` and on a test set.
+"""Exact Recall@N over the whole catalogue: of a test set, during ``fit``, and inside TFRS tasks.
 
-``evaluate`` reports on a test set; ``FactorizedRecall`` goes where ``tfrs.metrics.FactorizedTopK``
-does; ``RecallCallback`` evaluates a validation set after every epoch. All of them count ranks: no
-sort, no top-k, and ties count against the positive.
+``evaluate`` reports on a test set from embeddings, and needs TensorFlow alone. ``RecallCallback``
+evaluates a validation set after every epoch, and ``FactorizedRecall`` replaces
+``tfrs.metrics.FactorizedTopK``; these two need Keras 2 and are loaded when they are first used.
 """
 
 from __future__ import annotations
 
-from tfrs_croloss._keras import require_keras_2
+from typing import TYPE_CHECKING, Any
 
-require_keras_2("tfrs_croloss.metrics")
+from tfrs_croloss.metrics.catalogues import Catalogue, ShardedCatalogue
+from tfrs_croloss.metrics.ranks import exact_ranks, popularity_ranks
+from tfrs_croloss.metrics.report import Averages, RankingReport, evaluate, summarize_ranks
 
-from tfrs_croloss.metrics.catalogues import ShardedCatalogue  # noqa: E402
-from tfrs_croloss.metrics.keras import FactorizedRecall, RecallCallback  # noqa: E402
-from tfrs_croloss.metrics.ranks import exact_ranks, popularity_ranks  # noqa: E402
-from tfrs_croloss.metrics.report import (  # noqa: E402
-    Averages,
-    RankingReport,
-    evaluate,
-    summarize_ranks,
-)
+if TYPE_CHECKING:
+    from tfrs_croloss.metrics.keras import FactorizedRecall, RecallCallback
 
 __all__ = [
     "Averages",
+    "Catalogue",
     "FactorizedRecall",
     "RankingReport",
     "RecallCallback",
@@ -32,3 +28,15 @@ __all__ = [
     "popularity_ranks",
     "summarize_ranks",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("FactorizedRecall", "RecallCallback"):
+        from tfrs_croloss.metrics import keras
+
+        return getattr(keras, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

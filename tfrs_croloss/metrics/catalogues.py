@@ -123,7 +123,7 @@ class ShardedCatalogue(Catalogue):
         strategy: tf.distribute.Strategy,
         embed_items: Callable[[tf.Tensor], tf.Tensor],
         num_items: int,
-        block_size: int = 65_536,
+        block_size: int = _replicas.BLOCK_SIZE,
     ) -> None:
         self.num_items = _checks.whole_number(
             "num_items", num_items, remedy="Pass the size of the catalogue."

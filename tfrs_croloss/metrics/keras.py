@@ -1,8 +1,7 @@
-"""Exact Recall@N over the whole catalogue, inside TFRS tasks, during ``fit`` and on a test set.
+"""Keras' ways to exact Recall@N: a metric for retrieval tasks, and a callback for ``fit``.
 
-`FactorizedRecall` goes where `tfrs.metrics.FactorizedTopK` does, `RecallCallback` evaluates a
-validation set after every epoch, and `evaluate` reports on a whole test set. All count ranks (see
-`tfrs_croloss.metrics._counting`): no sort, no top-k, and ties count against the positive.
+Both count ranks (see ``tfrs_croloss.metrics._counting``): no sort, no top-k, and ties count against
+the positive.
 """
 
 from __future__ import annotations
@@ -14,34 +13,29 @@ import tensorflow as tf
 
 from tfrs_croloss._keras import require_keras_2
 from tfrs_croloss.metrics import _counting
-from tfrs_croloss.metrics.catalogues import ShardedCatalogue
-from tfrs_croloss.metrics.ranks import exact_ranks, popularity_ranks
+from tfrs_croloss.metrics.catalogues import Catalogue
 from tfrs_croloss.metrics.report import (
     DEFAULT_CUTOFFS,
     Averages,
     RankingReport,
     check_cutoffs,
     evaluate,
-    summarize_ranks,
 )
 
-require_keras_2("tfrs_croloss.metrics")
+require_keras_2("tfrs_croloss.metrics.FactorizedRecall and RecallCallback")
 
 import tensorflow_recommenders as tfrs  # noqa: E402  (explained by the check above)
 
-__all__ = [
-    "Averages",
-    "FactorizedRecall",
-    "RankingReport",
-    "RecallCallback",
-    "ShardedCatalogue",
-    "evaluate",
-    "exact_ranks",
-    "popularity_ranks",
-    "summarize_ranks",
-]
-
 _NEVER = tf.int64.max
+
+_QUERY_EMBEDDERS = ("embed_queries", "query_model", "user_model", "query_tower", "user_tower")
+_CANDIDATE_EMBEDDERS = (
+    "embed_candidates",
+    "candidate_model",
+    "item_model",
+    "candidate_tower",
+    "item_tower",
+)
 
 
 class FactorizedRecall(tfrs.metrics.Factorized):
@@ -211,7 +205,8 @@ class FactorizedRecall(tfrs.metrics.Factorized):
         return tf.where(rows < num_items, rows, -1)
 
 
-Embedder: TypeAlias = Callable[[], Any] | tf.data.Dataset
+Source: TypeAlias = Callable[[], Any] | tf.data.Dataset
+Embedder: TypeAlias = Callable[[Any], Any]
 
 
 class RecallCallback(tf.keras.callbacks.Callback):
@@ -226,19 +221,30 @@ class RecallCallback(tf.keras.callbacks.Callback):
             tf.keras.callbacks.EarlyStopping("val_recall@50", mode="max", patience=2),
         ]
 
+    Batches of datasets are turned into embeddings by ``query_embedder`` and ``candidate_embedder``.
+    Without them the callback takes the first of these attributes that the model has:
+    ``embed_queries`` (as in `tfrs_croloss.models.TwoTowerModel`), ``query_model``, ``user_model``,
+    ``query_tower`` or ``user_tower``; and ``embed_candidates``, ``candidate_model``,
+    ``item_model``, ``candidate_tower`` or ``item_tower``.
+
     Attributes:
       reports: list of ``(step, report)``, one for each evaluation; ``step`` counts the batches
         trained by this callback's ``fit`` calls.
 
     Args:
       queries: a function without arguments that returns the query embeddings, ``[num_queries,
-        dim]``; or a dataset of batches, which the model's ``query_model`` turns into embeddings.
-      candidates: the same for the catalogue ``[num_items, dim]``, with the ``candidate_model``.
+        dim]``; or a dataset of batches of the query embedder's inputs.
+      candidates: a function without arguments that returns the embeddings of the catalogue,
+        ``[num_items, dim]``, or a catalogue such as `tfrs_croloss.metrics.ShardedCatalogue`; or a
+        dataset of batches of the candidate embedder's inputs, in the order of the ids.
       positives: as for `evaluate`: one id for each query, ragged ids, or flat ids with
         ``query_rows``.
       query_rows, excluded, excluded_positives, cutoffs, alpha: as for `evaluate`.
+      query_embedder: maps a batch of the dataset ``queries`` to ``[batch, dim]``, as scored.
+      candidate_embedder: maps a batch of the dataset ``candidates`` to ``[batch, dim]``, as scored.
       average: whether "pairs" or "users" go into the logs. Reports have both.
-      every_n_steps: if given, evaluates also after every so many batches, into ``reports``.
+      every_n_steps: if given, the callback also evaluates whenever this many more batches are
+        done, into ``reports`` only.
       on_report: optional function of ``(step, report)``, called after each evaluation.
       prefix: put before the names in the logs.
       verbose: whether to print a line for each evaluation.
@@ -246,8 +252,8 @@ class RecallCallback(tf.keras.callbacks.Callback):
 
     def __init__(
         self,
-        queries: Embedder,
-        candidates: Embedder,
+        queries: Source,
+        candidates: Source,
         positives: Any,
         *,
         query_rows: Any = None,
@@ -255,6 +261,8 @@ class RecallCallback(tf.keras.callbacks.Callback):
         excluded_positives: str = "error",
         cutoffs: Sequence[int] = DEFAULT_CUTOFFS,
         alpha: float = 1.0,
+        query_embedder: Embedder | None = None,
+        candidate_embedder: Embedder | None = None,
         average: str = "pairs",
         every_n_steps: int | None = None,
         on_report: Callable[[int, RankingReport], None] | None = None,
@@ -276,6 +284,8 @@ class RecallCallback(tf.keras.callbacks.Callback):
             "cutoffs": check_cutoffs(cutoffs),
             "alpha": alpha,
         }
+        self._query_embedder = query_embedder
+        self._candidate_embedder = candidate_embedder
         self._average = average
         self._every_n_steps = every_n_steps
         self._on_report = on_report
@@ -303,8 +313,10 @@ class RecallCallback(tf.keras.callbacks.Callback):
     def evaluate(self) -> RankingReport:
         """Evaluates the model as it is now; also appended to ``reports``."""
         report = evaluate(
-            self._embed(self._queries, "queries", "query_model"),
-            self._embed(self._catalogue, "candidates", "candidate_model"),
+            self._embed("queries", self._queries, self._query_embedder, _QUERY_EMBEDDERS),
+            self._embed(
+                "candidates", self._catalogue, self._candidate_embedder, _CANDIDATE_EMBEDDERS
+            ),
             self._positives,
             **self._options,
         )
@@ -317,13 +329,23 @@ class RecallCallback(tf.keras.callbacks.Callback):
             self._on_report(self._step, report)
         return report
 
-    def _embed(self, source: Embedder, argument: str, tower: str) -> tf.Tensor:
+    def _embed(
+        self, argument: str, source: Source, embedder: Embedder | None, names: Sequence[str]
+    ) -> tf.Tensor | Catalogue:
         if not isinstance(source, tf.data.Dataset):
-            return tf.convert_to_tensor(source())
-        embed = getattr(self.model, tower, None)
-        if embed is None:
-            raise ValueError(
-                f"`{argument}` should be a function that returns embeddings if the model has no "
-                f"`{tower}`. Received: a dataset, and a {type(self.model).__name__} without it."
+            embeddings = source()
+            if isinstance(embeddings, Catalogue):
+                return embeddings
+            return tf.convert_to_tensor(embeddings)
+        if embedder is None:
+            embedder = next(
+                (getattr(self.model, name) for name in names if hasattr(self.model, name)), None
             )
-        return tf.concat([embed(batch, training=False) for batch in source], axis=0)
+        if embedder is None:
+            option = {"queries": "query_embedder", "candidates": "candidate_embedder"}[argument]
+            raise ValueError(
+                f"`{option}` should be given where `{argument}` is a dataset and the model has "
+                f"none of {', '.join(names)}. Received: None, and a {type(self.model).__name__}. "
+                "Pass the function or Keras model that turns a batch into embeddings."
+            )
+        return tf.concat([embedder(batch) for batch in source], axis=0)

@@ -16,9 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfrs_croloss.losses.weightings import PowerWeighting
-from tfrs_croloss.metrics import _pairs
 from tfrs_croloss.metrics.catalogues import as_catalogue, check_embeddings
-from tfrs_croloss.metrics.ranks import exact_ranks
+from tfrs_croloss.metrics.ranks import exact_ranks, flatten_positives
 
 DEFAULT_CUTOFFS = (50, 100, 200, 500)
 
@@ -286,7 +285,7 @@ def evaluate(
     queries = check_embeddings(query_embeddings, "query_embeddings")
     catalogue = as_catalogue(candidate_embeddings)
     num_items = catalogue.num_items
-    ids, rows = _pairs.flatten_positives(positives, query_rows, int(queries.shape[0]), num_items)
+    ids, rows = flatten_positives(positives, query_rows, int(queries.shape[0]), num_items)
     ranks = exact_ranks(
         queries,
         catalogue,
