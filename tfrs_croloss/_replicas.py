@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+BLOCK_SIZE = 65_536
+"""How many items of a catalogue are embedded, read or written at a time."""
+
 
 def count() -> int:
     """How many replicas compute this step together; 1 outside of a strategy."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tfrs_croloss.metrics import summarize_ranks
+from tfrs_croloss.metrics import exact_ranks, popularity_ranks, summarize_ranks
 
 from .. import cli
 from ..common.files import installed_versions, replace_file, write_json
@@ -20,14 +20,14 @@ from ..data.batches import EvaluationInput
 from ..data.prepared import PreparedData
 from ..errors import UserError
 from ..runs import distribution, losses
-from ..runs.build import build_model
+from ..runs.build import build_model, embed_histories
 from ..runs.checkpoints import restore_best
 from ..runs.folder import Run, configure, exclusive
 from ..runs.ranks import (
+    catalogue_of,
     evaluation_users,
-    model_ranks,
+    pairs_of,
     ranks_by_chance,
-    ranks_by_popularity,
     shared_catalogue,
 )
 from ..train.loop import train
@@ -98,7 +98,12 @@ def _contenders(
     for name in dict.fromkeys(args.baselines):
         if name == "popularity":
             titles[name] = "the items most often chosen in training, for everybody"
-            ranks[name] = ranks_by_popularity(users, data.item_counts, args.exclude_history)
+            ranks[name] = popularity_ranks(
+                data.item_counts,
+                users.targets,
+                **pairs_of(users, args.exclude_history),
+                num_queries=len(users.histories),
+            )
         elif name == "random":
             titles[name] = "items in random order"
             ranks[name] = ranks_by_chance(
@@ -142,7 +147,12 @@ def trained_ranks(
     shared = shared_catalogue(model, data.num_items, cluster.strategy)
     if shared is not None and cluster.is_chief:
         print(f"catalogue: {shared.num_items:,} items, shared by {shared.num_parts} replicas")
-    return model_ranks(model, users, data.num_items, exclude_history, shared)
+    return exact_ranks(
+        embed_histories(model, users.histories, users.numbers),
+        catalogue_of(model, data.num_items, shared),
+        users.targets,
+        **pairs_of(users, exclude_history),
+    )
 
 
 def _baseline_run(evaluated: Run, data: PreparedData, loss: str) -> Run:

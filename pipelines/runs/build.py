@@ -9,12 +9,18 @@ import tensorflow as tf
 
 from tfrs_croloss.losses import RetrievalLoss
 from tfrs_croloss.memory import CandidateMemory
-from tfrs_croloss.models import HistoryTower, ItemEmbedding, ItemTower, TwoTowerModel
+from tfrs_croloss.models import (
+    CatalogueModel,
+    HistoryTower,
+    ItemEmbedding,
+    ItemTower,
+    TwoTowerModel,
+    UserTower,
+)
 from tfrs_croloss.optimizers import LazyAdam
 from tfrs_croloss.tasks import CatalogueRetrieval, Retrieval
 
 from ..errors import UserError
-from .factorization import CatalogueModel, UserTower
 from .losses import LOSSES
 from .settings import LAZY_FROM_ROWS, TrainSettings
 
@@ -96,7 +102,8 @@ def _query_tower(
             "this step should have a model that knows users by their histories. Received: one of "
             "--tower matrix-factorization. Train with --tower history."
         )
-    return UserTower(num_users, settings.dim, settings.seed), "user"
+    # Not the seed of the items: equal streams would make user i the twin of item i.
+    return UserTower(num_users, settings.dim, seed=settings.seed + 1), "user"
 
 
 def build_optimizer(

@@ -1,4 +1,4 @@
-"""Ranks of a split's targets over the whole catalogue: by a model, by popularity, and by chance.
+"""What the library's metrics need to rank a split's targets: users, pairs and item vectors.
 
 Items of the user's history compete like all others, as in the paper, unless they are excluded. A
 target that is excluded with the history can never be retrieved: it ranks behind the catalogue.
@@ -7,17 +7,17 @@ target that is excluded with the history can never be retrieved: it ranks behind
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfrs_croloss.metrics import ShardedCatalogue, exact_ranks, popularity_ranks
+from tfrs_croloss.metrics import ShardedCatalogue
 from tfrs_croloss.models import TwoTowerModel
 
 from ..data.batches import EvaluationInput
 from ..data.prepared import PreparedData
-from .build import embed_histories
-from .factorization import user_numbers
+from ..errors import UserError
 from .settings import TrainSettings
 
 
@@ -32,6 +32,24 @@ def evaluation_users(
         return users
     numbers = user_numbers(data, split)[: len(users.histories)]
     return dataclasses.replace(users, numbers=numbers)
+
+
+def user_numbers(data: PreparedData, split: str) -> np.ndarray:
+    """``[num_users]`` int32: the number of each user of ``split`` in the training split.
+
+    Raises:
+      UserError: somebody is not there.
+    """
+    numbers = {name: number for number, name in enumerate(data.split("train").user_ids())}
+    names = data.split(split).user_ids()
+    unknown = [name for name in names if name not in numbers]
+    if unknown:
+        raise UserError(
+            "--tower matrix-factorization should have data whose users are all in the training "
+            f"split, such as --source presplit makes. {len(unknown):,} of the {len(names):,} users "
+            f"of split '{split}' in {data.path} are not. Use --tower history."
+        )
+    return np.array([numbers[name] for name in names], np.int32)
 
 
 def shared_catalogue(
@@ -51,44 +69,25 @@ def shared_catalogue(
     )
 
 
-def model_ranks(
-    model: TwoTowerModel,
-    users: EvaluationInput,
-    num_items: int,
-    exclude_history: bool,
-    shared: ShardedCatalogue | None = None,
-) -> np.ndarray:
-    """Ranks ``[num_pairs]`` by the model's scores.
+def catalogue_of(
+    model: TwoTowerModel, num_items: int, shared: ShardedCatalogue | None = None
+) -> tf.Tensor | ShardedCatalogue:
+    """The item vectors to rank among: those that replicas share, or else all in one tensor."""
+    return model.embed_catalogue(num_items) if shared is None else shared
+
+
+def pairs_of(users: EvaluationInput, exclude_history: bool) -> dict[str, Any]:
+    """Whose targets are ranked among which items, as arguments of the library's metrics.
 
     Args:
-      model: what scores.
-      users: whose targets are ranked.
-      num_items: size of the catalogue.
+      users: users with their histories and targets.
       exclude_history: whether items of the history do not compete.
-      shared: the catalogue, where replicas share it.
     """
-    return exact_ranks(
-        embed_histories(model, users.histories, users.numbers),
-        model.embed_catalogue(num_items) if shared is None else shared,
-        users.targets,
-        query_rows=users.users,
-        excluded=users.seen if exclude_history else None,
-        excluded_positives="miss",
-    )
-
-
-def ranks_by_popularity(
-    users: EvaluationInput, item_counts: np.ndarray, exclude_history: bool
-) -> np.ndarray:
-    """Ranks ``[num_pairs]`` by the items' interactions in the training split."""
-    return popularity_ranks(
-        item_counts,
-        users.targets,
-        query_rows=users.users,
-        excluded=users.seen if exclude_history else None,
-        excluded_positives="miss",
-        num_queries=len(users.histories),
-    )
+    return {
+        "query_rows": users.users,
+        "excluded": users.seen if exclude_history else None,
+        "excluded_positives": "miss",
+    }
 
 
 def ranks_by_chance(

@@ -1,4 +1,4 @@
-"""One row of a run's history: Recall@N of the validation split, and how the ranks stand."""
+"""One row of a run's history: Recall@N of the validation split, and ranks in training batches."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import numpy as np
 import tensorflow as tf
 
 from tfrs_croloss.losses.diagnostics import rank_diagnostics
-from tfrs_croloss.metrics import ShardedCatalogue, summarize_ranks
+from tfrs_croloss.metrics import ShardedCatalogue, evaluate
 from tfrs_croloss.models import TwoTowerModel
 
 from ..data.batches import EvaluationInput, TrainingInput
-from ..runs.build import build_loss
-from ..runs.ranks import model_ranks, shared_catalogue
+from ..runs.build import build_loss, embed_histories
+from ..runs.ranks import catalogue_of, pairs_of, shared_catalogue
 from ..runs.settings import TrainSettings
 
 _PROBE_BATCHES = 4
 
 
 class Validator:
-    """Measures a model in training.
+    """Measures a model during training.
 
     Args:
-      settings: of the run.
-      training_input: for the ranks among sampled candidates.
-      validation_users: for Recall@N.
-      strategy: of the training, if its replicas are to share the catalogue.
+      settings: settings of the run.
+      training_input: training batches, for the ranks among sampled candidates.
+      validation_users: users whose targets give Recall@N.
+      strategy: strategy of the training, if its replicas share the catalogue.
     """
 
     def __init__(
@@ -45,18 +45,19 @@ class Validator:
         self._probe_function: Any = None
 
     def row(self, model: TwoTowerModel, step: int, loss: float) -> dict[str, Any]:
-        """What the history says about ``step``."""
+        """The row of the history for ``step``."""
         settings = self._settings
         num_items = self._input.num_items
         if self._shared is not None:
             self._shared.refresh()
         else:
             self._shared = shared_catalogue(model, num_items, self._strategy)
-        report = summarize_ranks(
-            model_ranks(model, self._users, num_items, settings.exclude_history, self._shared),
-            num_items=num_items,
+        report = evaluate(
+            embed_histories(model, self._users.histories, self._users.numbers),
+            catalogue_of(model, num_items, self._shared),
+            self._users.targets,
+            **pairs_of(self._users, settings.exclude_history),
             cutoffs=sorted({*settings.cutoffs, settings.monitor_cutoff}),
-            user_rows=self._users.users,
             alpha=settings.alpha,
         )
         averages = report.users if settings.monitor_average == "users" else report.pairs

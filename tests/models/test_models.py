@@ -14,14 +14,16 @@ import tensorflow as tf
 from tfrs_croloss import CROLoss, LambdaCROLoss
 from tfrs_croloss.memory import CandidateMemory
 from tfrs_croloss.models import (
+    CatalogueModel,
     Feature,
     HistoryTower,
     ItemEmbedding,
     ItemTower,
     TwoTowerModel,
+    UserTower,
     unit_vectors,
 )
-from tfrs_croloss.tasks import Retrieval
+from tfrs_croloss.tasks import CatalogueRetrieval, Retrieval
 
 NUM_ITEMS = 7
 
@@ -180,12 +182,25 @@ def test_user_features_change_the_query_and_unknown_values_are_alike() -> None:
     np.testing.assert_array_equal(query("xx", 99), query("yy", 98))
 
 
-@pytest.mark.parametrize("kind", ["history", "item"])
+def test_a_user_is_a_row_of_the_table() -> None:
+    tower = UserTower(5, 3, seed=1)
+    vectors = tower(tf.range(5)).numpy()
+    assert vectors.shape == (5, 3) and len(np.unique(vectors)) == 15
+    np.testing.assert_array_equal(tower({"user": tf.constant([4, 0])}), vectors[[4, 0]])
+    with pytest.raises(ValueError, match=r"`user` should be numbers of users, 0 to 4.*Rows: \[1\]"):
+        tower(tf.constant([0, 5]))
+    with pytest.raises(ValueError, match="`num_users`"):
+        UserTower(0)
+
+
+@pytest.mark.parametrize("kind", ["history", "item", "user"])
 def test_towers_come_back_from_their_configuration(kind: str) -> None:
     embedding = ItemEmbedding(NUM_ITEMS, 3, stddev=0.5, seed=9)
     features = [Feature("code", (4, 5), dim=2)]
     if kind == "history":
         tower: Any = HistoryTower(embedding, 6, "gru", features, "clicks", name="user")
+    elif kind == "user":
+        tower = UserTower(9, 6, stddev=0.5, seed=9, user_column="number", name="person")
     else:
         tower = ItemTower(embedding, features, {"code": [4, 5, 4, 5, 4, 5, 6]}, "sku", "thing")
     config = tower.get_config()
@@ -276,6 +291,60 @@ def test_positives_of_earlier_batches_are_negatives_and_count_by_the_mixture() -
     assert float(model.compute_loss(batch, training=True)) == pytest.approx(
         sum(losses) / 3, rel=1e-5
     )
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+@pytest.mark.parametrize("known", ["none", "ragged", "padded"])
+def test_the_loss_over_the_whole_catalogue_against_plain_python(
+    similarity: str, known: str
+) -> None:
+    embedding = ItemEmbedding(NUM_ITEMS, 4, stddev=1.0, seed=3)
+    model = CatalogueModel(
+        NUM_ITEMS,
+        UserTower(5, 4, stddev=1.0, seed=4, user_column="person"),
+        ItemTower(embedding, id_column="sku"),
+        CatalogueRetrieval(CROLoss.softmax_cross_entropy(), temperature=0.5),
+        similarity=similarity,
+        query_inputs="person",
+        id_column="sku",
+    )
+    batch = {"person": tf.constant([4, 0, 1]), "sku": tf.constant([2, 0, 6])}
+    left_out: list[set[int]] = [set(), set(), set()]
+    if known != "none":
+        rows = tf.constant([[1, 7], [7, 7], [0, 2]])
+        batch["known_item_ids"] = tf.RaggedTensor.from_tensor(rows, padding=7)
+        left_out = [{1}, set(), {0, 2}]
+        if known == "padded":
+            batch["known_item_ids"] = rows
+    queries = model(batch).numpy().astype(np.float64)
+    rows = model.embed_catalogue(NUM_ITEMS).numpy().astype(np.float64)
+    losses = []
+    for query, positive, dropped in zip(queries, [2, 0, 6], left_out):
+        gaps = (rows - rows[positive]) @ query / 0.5
+        others = [item for item in range(NUM_ITEMS) if item not in {positive, *dropped}]
+        losses.append(math.log(1.0 + sum(math.exp(gaps[item]) for item in others)))
+    assert float(model.compute_loss(batch)) == pytest.approx(sum(losses) / 3, rel=1e-5)
+    _, candidates, ids, mask = (value.numpy() for value in model.scored_batch(batch))
+    np.testing.assert_allclose(candidates, rows[ids], rtol=1e-6)
+    for row, (positive, dropped) in enumerate(zip([2, 0, 6], left_out)):
+        counted = sorted(ids[mask[row]])
+        assert counted == [item for item in range(NUM_ITEMS) if item not in dropped - {positive}]
+
+
+def test_a_factorization_over_the_whole_catalogue_learns() -> None:
+    model = CatalogueModel(
+        NUM_ITEMS,
+        UserTower(12, 8, seed=1),
+        ItemTower(ItemEmbedding(NUM_ITEMS, 8, seed=2)),
+        CatalogueRetrieval(LambdaCROLoss(), temperature=0.1),
+        query_inputs="user",
+    )
+    users = np.arange(12)
+    batch = {"user": users, "item_id": users % NUM_ITEMS}
+    model.compile(tf.keras.optimizers.Adam(0.1))
+    model.fit(tf.data.Dataset.from_tensors(batch).repeat(40), verbose=0)
+    scores = model.predict(batch, verbose=0) @ model.embed_catalogue(NUM_ITEMS).numpy().T
+    np.testing.assert_array_equal(scores.argmax(axis=1), users % NUM_ITEMS)
 
 
 def test_any_keras_models_are_towers() -> None:

@@ -16,9 +16,8 @@ import numpy as np
 from filelock import lock_descriptor
 
 from tfrs_croloss import _checks
-from tfrs_croloss._replicas import shard_rows
+from tfrs_croloss._replicas import BLOCK_SIZE, shard_rows
 
-BLOCK_SIZE = 65_536
 DTYPE = np.dtype("<f4")
 FORMAT_VERSION = 1
 

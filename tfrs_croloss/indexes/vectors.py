@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from tfrs_croloss._replicas import BLOCK_SIZE
 from tfrs_croloss.indexes._shards import (
-    BLOCK_SIZE,
     DTYPE,
     Folder,
     Shard,
@@ -29,8 +29,7 @@ from tfrs_croloss.indexes._shards import (
 
 __all__ = ["Shard", "VectorFiles", "read_shards", "row_blocks", "write_shard"]
 
-# Number of rows mapped at a time, and of missing shards that an error lists.
-_WINDOW = 65_536
+# Number of missing shards that an error lists.
 _LISTED = 10
 
 
@@ -180,7 +179,7 @@ class VectorFiles:
             # Only one window of one file is mapped at a time.
             start = int(in_order[done])
             shard, offset = self._find(start)
-            end = min(start + _WINDOW, shard.last)
+            end = min(start + BLOCK_SIZE, shard.last)
             last = int(np.searchsorted(in_order, end))
             shape = (end - start, self.shape[1])
             window = np.memmap(shard.path, DTYPE, "r", offset, shape)

@@ -1,4 +1,4 @@
-"""The paper's two towers: the user by the history of items, the item by its embedding.
+"""Towers: a user as a history of items or as a row of a table, an item as its embedding.
 
 Items are numbered 0 to ``num_items - 1``. The padding id is ``num_items``: the table has one row
 more than there are items, which nothing reads or trains. Any other id that is no item (an unknown
@@ -221,6 +221,73 @@ class ItemTower(tf.keras.Model):
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> ItemTower:
         """A tower of the same configuration, with a table of its own."""
         return cls(**_from_config(config))
+
+
+@tf.keras.utils.register_keras_serializable(package="tfrs_croloss")
+class UserTower(tf.keras.Model):
+    """A user as a row of a table, as in matrix factorisation.
+
+    The tower only knows the users it was trained on, numbered 0 to ``num_users - 1``. For users
+    who are known by their histories, use ``HistoryTower``.
+
+    Args:
+      num_users: number of training users.
+      dim: size of the vectors.
+      stddev: standard deviation of the normal distribution that the table starts from.
+      seed: seed of that distribution. It should not be the seed of the items' table: equal streams
+        of random numbers would make user i the twin of item i.
+      user_column: name of the numbers, if they come in a mapping.
+      name: name of the tower.
+    """
+
+    def __init__(
+        self,
+        num_users: int,
+        dim: int = 32,
+        stddev: float = 0.05,
+        seed: int | None = None,
+        user_column: str = "user",
+        name: str | None = "user_tower",
+    ) -> None:
+        super().__init__(name=name)
+        remedy = "Count the users of the training split."
+        self.num_users = int(_checks.positive_number("num_users", num_users, remedy=remedy))
+        self.dim = int(_checks.positive_number("dim", dim, remedy="The paper uses 32."))
+        self.stddev, self.seed, self.user_column = stddev, seed, user_column
+        self._table = tf.keras.layers.Embedding(
+            self.num_users,
+            self.dim,
+            embeddings_initializer=tf.keras.initializers.RandomNormal(stddev=stddev, seed=seed),
+            name="table",
+        )
+
+    def call(self, inputs: TowerInputs) -> tf.Tensor:
+        """User vectors.
+
+        Args:
+          inputs: ``[batch]`` integer numbers of users, or a mapping with them.
+
+        Returns:
+          ``[batch, dim]``.
+        """
+        users = _ids(inputs, self.user_column, rank=1)
+        are_users = tf.logical_and(users >= 0, users < tf.cast(self.num_users, users.dtype))
+        users = _checks.rows(
+            users,
+            tf.logical_not(are_users),
+            f"`{self.user_column}` should be numbers of users, 0 to {self.num_users - 1}. Users "
+            "who were not trained on have no vector; HistoryTower takes their histories.",
+        )
+        return self._table(users)
+
+    def get_config(self) -> dict[str, Any]:
+        names = ("num_users", "dim", "stddev", "seed", "user_column", "name")
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> UserTower:
+        """A tower of the same configuration, with a table of its own."""
+        return cls(**config)
 
 
 def _base_config(tower: HistoryTower | ItemTower) -> dict[str, Any]:
