@@ -1,4 +1,4 @@
-"""Which Keras this program runs, and custom kernels and weightings in a configuration."""
+"""The check for Keras 2, and custom kernels and weightings in a configuration."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ BLOCK_SIZE = 65_536
 
 
 def count() -> int:
-    """How many replicas compute this step together; 1 outside of a strategy."""
+    """Number of replicas that compute this step together; 1 outside of a strategy."""
     context = tf.distribute.get_replica_context()
     return 1 if context is None else int(context.num_replicas_in_sync)
 

@@ -1,4 +1,4 @@
-"""Candidates of recent batches as further negatives, at the price of remembering them."""
+"""Candidates of recent batches as further negatives (cross-batch memory)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfrs_croloss import _checks
 
 @dataclasses.dataclass(frozen=True)
 class Candidates:
-    """Candidates of a batch, with all that a task needs to know of them.
+    """Candidates of a batch, with what a task needs to know about them.
 
     Attributes:
       embeddings: ``[num_candidates, dim]``.
@@ -28,15 +28,15 @@ class Candidates:
 class CandidateMemory(tf.Module):
     """The latest candidates of earlier batches, first in, first out.
 
-    What is remembered is a little older than the model and gets no gradient. It was drawn by the
-    same sampler as the batch it came with, so it keeps that sampling probability: the importance
-    weights of the rank stay right, only with more draws.
+    Remembered embeddings are slightly older than the model and get no gradient. They were drawn by
+    the same sampler as the batch they came with, so they keep their sampling probability, and the
+    importance weights of the rank stay right: there are only more draws.
 
     Args:
-      capacity: how many candidates are remembered.
-      dim: of the embeddings.
-      id_dtype: of the ids.
-      name: of the module.
+      capacity: number of candidates to remember.
+      dim: size of the embeddings.
+      id_dtype: type of the ids.
+      name: name of the module.
 
     >>> memory = CandidateMemory(capacity=3, dim=1)
     >>> first = memory.extend(tf.constant([[1.0], [2.0]]), [10, 20], [0.5, 0.25])
@@ -75,13 +75,16 @@ class CandidateMemory(tf.Module):
         *,
         remember: bool = True,
     ) -> Candidates:
-        """The batch's candidates, followed by those that are remembered.
+        """Adds the remembered candidates to those of the batch.
 
         Args:
           embeddings: ``[num_candidates, dim]`` of the batch.
           ids: ``[num_candidates]``.
           sampling_probability: ``[num_candidates]`` or a scalar.
-          remember: whether the batch is to be remembered, from the next call on.
+          remember: whether to remember the batch, from the next call on.
+
+        Returns:
+          The candidates of the batch first, then the remembered ones.
         """
         embeddings = tf.convert_to_tensor(embeddings)
         ids = tf.cast(ids, self._ids.dtype)
@@ -119,13 +122,14 @@ def mixture_probability(
 ) -> tf.Tensor:
     """The probability of each candidate under several samplers at once.
 
-    With so many draws from each sampler, weighing a candidate by one over the number of draws and
-    this probability is unbiased whichever sampler it came from (the balance heuristic).
+    Weighting a candidate by one over the number of all draws times this probability is unbiased,
+    whichever sampler the candidate came from (the balance heuristic).
 
     Args:
-      draws: how many candidates came from each sampler.
+      draws: number of candidates from each sampler.
       probabilities: for each sampler, the probability with which it draws each candidate,
-        ``[num_candidates]`` or one number for all. All candidates, not only its own.
+        ``[num_candidates]`` or one number for all. It covers all candidates, not only the sampler's
+        own.
 
     Two candidates, one drawn by popularity and one uniformly from ten items:
 

@@ -45,23 +45,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=cli.positive,
         default=[50, 100, 200, 500],
-        help="N of Recall@N (50 100 200 500)",
+        help="cutoffs N of Recall@N (50 100 200 500)",
     )
-    parser.add_argument("--split", choices=("valid", "test"), default="test", help="%(default)s")
+    parser.add_argument(
+        "--split", choices=("valid", "test"), default="test", help="split to evaluate (test)"
+    )
     parser.add_argument(
         "--exclude-history",
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="leave items of the user's history out of the ranking; a target among them is a miss "
-        "(off, as in the paper)",
+        help="whether to leave items of the user's history out of the ranking; a target among them "
+        "is a miss (off, as in the paper)",
     )
     parser.add_argument(
         "--baselines",
         nargs="*",
         choices=BASELINES,
         default=["popularity", "random"],
-        help="to compare with (popularity random); the losses are trained with the run's other "
-        "settings, once, into RUN/baselines",
+        help="baselines to compare with (popularity random); a loss is trained once, with the "
+        "run's other settings, into RUN/baselines",
     )
     distribution.add_arguments(parser, "evaluate")
 
@@ -89,7 +91,7 @@ def run(args: argparse.Namespace) -> None:
 def _contenders(
     args: argparse.Namespace, evaluated: Run, data: PreparedData, cluster: distribution.Cluster
 ) -> tuple[list[Contender], EvaluationInput]:
-    """The model and the baselines with their ranks, and whose targets were ranked."""
+    """The model and the baselines with their ranks, and the users whose targets were ranked."""
     if evaluated.result is None and cluster.is_chief:
         print(f"note: {evaluated.path} is not finished; this is its best validation so far.")
     users = evaluation_users(data, args.split, evaluated.settings)
@@ -97,7 +99,7 @@ def _contenders(
     titles = {"model": evaluated.settings.loss_title}
     for name in dict.fromkeys(args.baselines):
         if name == "popularity":
-            titles[name] = "the items most often chosen in training, for everybody"
+            titles[name] = "the items most often chosen in training, for every user"
             ranks[name] = popularity_ranks(
                 data.item_counts,
                 users.targets,
@@ -156,7 +158,7 @@ def trained_ranks(
 
 
 def _baseline_run(evaluated: Run, data: PreparedData, loss: str) -> Run:
-    """The run with another loss, trained now unless it is there."""
+    """The run with another loss, trained now unless it is finished."""
     settings = evaluated.settings.with_loss(loss)
     baseline = configure(evaluated.path / "baselines" / loss, data, settings, overwrite=False)
     with exclusive(baseline.path):

@@ -1,4 +1,4 @@
-"""What an evaluation found, for people: a table, a Markdown report and a picture."""
+"""Results of an evaluation for readers: a table, a Markdown report and a figure."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _AVERAGES = (
 
 @dataclasses.dataclass(frozen=True)
 class Contender:
-    """A way to rank items, and how it did.
+    """A model or baseline, with its results.
 
     Attributes:
-      name: one word.
-      title: what it is.
-      ranks: ``[num_pairs]``, of the targets.
-      report: what they come to.
+      name: short name, one word.
+      title: description.
+      ranks: ``[num_pairs]``, the ranks of the targets.
+      report: metrics computed from the ranks.
     """
 
     name: str

@@ -46,14 +46,14 @@ def build_model(
     item_counts: np.ndarray | None = None,
     num_users: int | None = None,
 ) -> TwoTowerModel:
-    """The paper's two towers with the task, its variables made.
+    """The two towers with their task, with all variables created.
 
     Args:
-      settings: of the run.
+      settings: settings of the run.
       num_items: size of the catalogue.
       item_counts: ``[num_items]`` interactions of each item in the training split; needed to train
         with in-batch negatives.
-      num_users: in the training split; needed by a matrix factorisation.
+      num_users: number of users in the training split; needed by a matrix factorisation.
     """
     embedding = ItemEmbedding(num_items, settings.dim, seed=settings.seed)
     probabilities = None
@@ -139,10 +139,11 @@ def embed_histories(
     """Query vectors ``[num_users, dim]``.
 
     Args:
-      model: what embeds.
+      model: model that embeds the users.
       histories: ``[num_users, history_length]``, padded.
-      numbers: ``[num_users]``, of the users in the training split, for a matrix factorisation.
-      block_size: users at a time.
+      numbers: ``[num_users]``, numbers of the users in the training split, for a matrix
+        factorisation.
+      block_size: number of users to embed at a time.
     """
     name, column = ("history", histories) if numbers is None else ("user", numbers)
     # Unlike `predict`, this leaves a strategy's other devices alone.

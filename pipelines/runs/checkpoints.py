@@ -1,4 +1,4 @@
-"""What a training run saves, so that it can go on after any interruption.
+"""Checkpoints of a training run, from which it continues after any interruption.
 
 ::
 
@@ -6,7 +6,8 @@
                                   with the history, the best so far and the patience used up
     best/                         the weights of the best validation, and best.json about it
 
-Both appear under their names complete. The older checkpoint goes when the newer one is in place.
+Both appear under their names only when complete. The older checkpoint is removed when the newer
+one is in place.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ _WEIGHTS = "weights"
 
 @dataclasses.dataclass
 class TrainingState:
-    """How far a run has come.
+    """The progress of a run.
 
     Attributes:
-      step: training steps done.
+      step: number of training steps done.
       rows: the history, one row for each validation.
-      best_row: number of the row with the best monitored value; None before the first.
+      best_row: index of the row with the best monitored value; None before the first validation.
       patience_used: validations since the best one.
       seconds: time spent so far, over all interruptions.
       stopped: why the run is over; None while it is not.
@@ -71,9 +72,9 @@ class Checkpoints:
     """The saved states of one run.
 
     Args:
-      run_folder: of the run.
-      model: compiled, with all variables of towers and optimizer made.
-      writes: whether to save at all; of several workers with equal weights, one does.
+      run_folder: folder of the run.
+      model: compiled model, with all variables of towers and optimizer created.
+      writes: whether to save at all; of several workers with equal weights, only one saves.
     """
 
     def __init__(self, run_folder: Path, model: TwoTowerModel, writes: bool = True) -> None:
@@ -106,7 +107,7 @@ class Checkpoints:
             write_json(folder / "best.json", row)
 
     def restore(self) -> TrainingState | None:
-        """Brings back what was saved last; None where nothing was."""
+        """Restores the newest checkpoint; returns None where there is none."""
         saved = self._saved()
         if not saved:
             return None
@@ -129,7 +130,7 @@ def restore_best(run_folder: Path, model: TwoTowerModel) -> dict[str, Any]:
 
 
 def best_checksum(run_folder: Path) -> str:
-    """Tells the best weights of a run from any others: their index has all their checksums."""
+    """Identifies the best weights of a run: their index file holds the checksums of all tensors."""
     return sha256(_best_folder(run_folder) / f"{_WEIGHTS}.index")
 
 

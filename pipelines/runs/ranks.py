@@ -38,7 +38,7 @@ def user_numbers(data: PreparedData, split: str) -> np.ndarray:
     """``[num_users]`` int32: the number of each user of ``split`` in the training split.
 
     Raises:
-      UserError: somebody is not there.
+      UserError: a user is not in the training split.
     """
     numbers = {name: number for number, name in enumerate(data.split("train").user_ids())}
     names = data.split(split).user_ids()
@@ -58,9 +58,9 @@ def shared_catalogue(
     """The catalogue in parts over the replicas of a synchronous strategy; None if there is one.
 
     Args:
-      model: made under the strategy.
+      model: model that was built under the strategy.
       num_items: size of the catalogue.
-      strategy: None stands for one replica.
+      strategy: strategy of the training; None stands for one replica.
     """
     if strategy is None or strategy.num_replicas_in_sync == 1:
         return None

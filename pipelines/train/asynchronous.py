@@ -12,16 +12,16 @@ from ..data.batches import TrainingInput
 
 
 class AsynchronousSteps:
-    """Gives each step to whichever worker is free.
+    """Schedules each step on the next free worker.
 
-    The workers hold copies of the input's arrays, and are told the number of a step, so that every
-    batch is trained on once, however fast each worker is. A worker that is lost is replaced when it
-    comes back; the others take over its steps.
+    The workers hold copies of the input's arrays and receive the number of a step, so that every
+    batch is trained on once, however fast each worker is. When a worker is lost, the others take
+    over its steps until it is back.
 
     Args:
       strategy: a `tf.distribute.ParameterServerStrategy`.
-      model: compiled in its scope.
-      training_input: what the batches come from.
+      model: model that was compiled in its scope.
+      training_input: source of the batches.
     """
 
     def __init__(self, strategy: Any, model: TwoTowerModel, training_input: TrainingInput) -> None:

@@ -61,14 +61,15 @@ class Bookkeeper(tf.keras.callbacks.Callback):
     """After each interval: validates, records, keeps the best, saves, and stops when it is time.
 
     Args:
-      settings: of the run.
-      state: how far the run has come; kept up to date.
-      validator, checkpoints, records: what does the work.
-      total_steps: of the whole run.
-      checkpoint_steps: number of steps between further checkpoints; None saves them after
-        validations only.
+      settings: settings of the run.
+      state: progress of the run; kept up to date.
+      validator, checkpoints, records: objects that validate, save and write the history.
+      total_steps: number of steps of the whole run.
+      checkpoint_steps: number of steps between further checkpoints; None saves after validations
+        only.
       bar: progress bar of the steps.
-      after_validation: is given each new row of the history, when all is saved; may raise to stop.
+      after_validation: called with each new row of the history, when all is saved; may raise to
+        stop.
     """
 
     def __init__(
@@ -102,13 +103,13 @@ class Bookkeeper(tf.keras.callbacks.Callback):
         self._resumed_loss = weights
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Undoes, after an interruption, that Keras has just reset the mean loss."""
+        """Restores the mean loss of an interrupted interval, which Keras has just reset."""
         if self._resumed_loss is not None:
             self.model.loss_tracker.set_weights(self._resumed_loss)
             self._resumed_loss = None
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Counts, and saves now and then."""
+        """Counts steps, and saves a checkpoint when it is due."""
         self._state.step += 1
         if logs:
             self._bar.set_postfix_str(f"loss {float(logs['loss']):.4f}", refresh=False)
@@ -118,7 +119,7 @@ class Bookkeeper(tf.keras.callbacks.Callback):
             self._save()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """All that happens between two intervals."""
+        """Validates, records, saves, and decides whether to stop."""
         state, settings = self._state, self._settings
         loss = float(self.model.loss_tracker.result())
         self._check_loss(loss)
@@ -180,17 +181,18 @@ def train(
     """Trains, or goes on training, until the run is finished.
 
     Args:
-      run: where, and with which settings.
-      data: what to train on.
-      checkpoint_steps: number of steps between further checkpoints; None saves them after
-        validations only.
-      after_validation: is given each new row of the history, when all is saved; may raise to stop.
+      run: folder and settings of the run.
+      data: data to train on.
+      checkpoint_steps: number of steps between further checkpoints; None saves after validations
+        only.
+      after_validation: called with each new row of the history, when all is saved; may raise to
+        stop.
       pictures: whether to draw the learning curves.
-      cluster: what to train on; one device by default. Every process of a synchronous cluster
+      cluster: devices to train on; one by default. Every process of a synchronous cluster
         calls this, and does the same up to the last bit; the chief alone writes.
 
     Returns:
-      What is in ``result.json``.
+      The contents of ``result.json``.
     """
     settings = run.settings
     policy = "mixed_float16" if settings.mixed_precision else "float32"

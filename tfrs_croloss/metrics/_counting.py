@@ -16,7 +16,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 RESCORED_AT_ONCE = 16_384
-# What blocks leave open is looked at once for so many of them.
+# Ties that blocks leave open are settled together for this many blocks.
 _BLOCKS_AT_ONCE = 16
 # Sums of as many squares of 6 are exact in float32.
 LARGEST_BLOCK = 2**18

@@ -19,10 +19,10 @@ class Catalogue(abc.ABC):
     """Item vectors that pairs are scored with and ranked among, wherever they are kept.
 
     Attributes:
-      num_items: how many there are.
-      dim: of a vector.
-      largest_norm: the largest length of a vector.
-      longest_item: the first item whose vector has that length.
+      num_items: number of items.
+      dim: size of a vector.
+      largest_norm: the largest norm of a vector.
+      longest_item: the first item whose vector has that norm.
     """
 
     num_items: int
@@ -42,7 +42,7 @@ class Catalogue(abc.ABC):
         scores: np.ndarray,
         block_size: int,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """How many items are ahead of each pair and level with it; see `counting.count_ahead`."""
+        """How many items are ahead of each pair and level with it; see `_counting.count_ahead`."""
 
 
 class HeldCatalogue(Catalogue):
@@ -109,10 +109,10 @@ class ShardedCatalogue(Catalogue):
       embed_items: maps ids ``[num]`` int64 to vectors ``[num, dim]`` as they are scored; is called
         in the context of a replica, where it finds that replica's variables.
       num_items: the ids are from 0 up to, not including, this number.
-      block_size: items that are embedded at a time.
+      block_size: number of items to embed at a time.
 
     Attributes:
-      num_parts: how many replicas share it.
+      num_parts: number of replicas that share the catalogue.
 
     Raises:
       ValueError: for vectors that are not finite, naming the first such item.
@@ -151,10 +151,10 @@ class ShardedCatalogue(Catalogue):
         self.refresh()
 
     def refresh(self) -> None:
-        """Computes all vectors anew: for a model that has gone on training.
+        """Computes all vectors again, after the model has been trained further.
 
         Raises:
-          ValueError: as for a new one.
+          ValueError: for vectors that are not finite.
         """
         self._parts, summaries = self._embed_parts()
         self.dim = int(self._strategy.experimental_local_results(self._parts)[0].shape[1])

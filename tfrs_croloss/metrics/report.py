@@ -24,7 +24,7 @@ DEFAULT_CUTOFFS = (50, 100, 200, 500)
 
 @dataclasses.dataclass(frozen=True)
 class Averages:
-    """One way to average, and the standard error of each figure (``None`` for a single unit).
+    """Averages over pairs or over users, with the standard error of each figure.
 
     Attributes:
       num: pairs or users averaged over.
@@ -33,7 +33,7 @@ class Averages:
       mrr: mean reciprocal rank; over users, of each user's best-ranked target.
       mean_rank: mean of the ranks; over users, of each user's mean.
       expected_recall: recall averaged over all cutoffs, weighted as the loss weights them.
-      standard_errors: by the name of the figure, as in `as_dict`.
+      standard_errors: standard error of each figure, by its name; ``None`` for a single unit.
     """
 
     num: int
@@ -61,7 +61,7 @@ class Averages:
 
 @dataclasses.dataclass(frozen=True)
 class RankingReport:
-    """What the ranks of a test set say.
+    """Metrics of a test set, computed from ranks.
 
     Attributes:
       num_items: size of the catalogue.
@@ -138,7 +138,7 @@ def summarize_ranks(
     user_rows: Any = None,
     alpha: float = 1.0,
 ) -> RankingReport:
-    r"""Averages what the ranks of a test set say.
+    r"""Averages the ranks of a test set into a report.
 
     A rank of ``num_items + 1`` stands for an item that is never retrieved. Expected recall is
     :math:`E_w[\mathrm{Recall@}x] = 1 - \mathrm{mean}(W_\alpha(R))` under the density

@@ -25,7 +25,7 @@ class Feature:
     Feature(name='brand', vocabulary=('a', 'b'), dim=4)
 
     Attributes:
-      name: of the input column.
+      name: name of the input column.
       vocabulary: the distinct values.
       dim: size of the embedding.
     """
@@ -59,8 +59,8 @@ class FeatureEmbedding(tf.keras.layers.Layer):
     """Embeds the columns of several features and puts them side by side.
 
     Args:
-      features: what to embed.
-      name: of the layer.
+      features: features to embed.
+      name: name of the layer.
     """
 
     def __init__(self, features: Sequence[Feature], name: str | None = None) -> None:

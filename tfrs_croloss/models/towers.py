@@ -23,7 +23,7 @@ require_keras_2("tfrs_croloss.models.towers")
 ENCODERS = ("mean", "gru")
 
 TowerInputs: TypeAlias = tf.Tensor | Mapping[str, tf.Tensor]
-"""What a tower takes: the column of ids alone, or a mapping with it and the features' columns."""
+"""Inputs of a tower: the column of ids alone, or a mapping with it and the features' columns."""
 
 
 @tf.keras.utils.register_keras_serializable(package="tfrs_croloss")
@@ -34,10 +34,10 @@ class ItemEmbedding(tf.keras.layers.Layer):
 
     Args:
       num_items: size of the catalogue.
-      dim: of the vectors.
-      stddev: of the normal distribution that the table starts from.
-      seed: of that distribution.
-      name: of the layer.
+      dim: size of the vectors.
+      stddev: standard deviation of the normal distribution that the table starts from.
+      seed: seed of that distribution.
+      name: name of the layer.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class HistoryTower(tf.keras.Model):
 
     Args:
       embedding: the table shared with the items.
-      dim: of the result; that of the table by default.
+      dim: size of the user vectors; that of the table by default.
       encoder: ``"mean"``, the average of the items (the authors' "DNN"), or ``"gru"``, the last
         state of a GRU over them. A dense layer without activation follows either.
       features: side features of the user; their columns come with the history in a mapping.
       history_column: name of the history in that mapping.
-      name: of the tower.
+      name: name of the tower.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class HistoryTower(tf.keras.Model):
             columns of the features.
 
         Returns:
-          ``[batch, dim]``. A user without history is where the dense layer's bias is.
+          ``[batch, dim]``. A user without history gets the bias of the dense layer.
         """
         history = _ids(inputs, self.history_column, rank=2)
         vectors = self.embedding(history)
@@ -151,12 +151,12 @@ class ItemTower(tf.keras.Model):
 
     Args:
       embedding: the table shared with the history.
-      features: side features of the item. Row of the table and features together go through a dense
-        layer without activation; without features there is none.
-      item_values: ``[num_items]`` values for some of the features: the tower then looks them up by
-        id. Columns of the others come with the ids in a mapping.
+      features: side features of the item. The row of the table and the features together go through
+        a dense layer without activation; without features there is no such layer.
+      item_values: ``[num_items]`` values of some of the features, which the tower looks up by id.
+        Columns of the other features come with the ids in a mapping.
       id_column: name of the ids in that mapping.
-      name: of the tower.
+      name: name of the tower.
     """
 
     def __init__(

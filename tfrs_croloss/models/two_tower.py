@@ -54,35 +54,35 @@ class TwoTowerModel(tfrs.Model):
 
     A batch of features is a mapping with the inputs of both towers:
 
-    - what the query tower takes, ``[batch, ...]`` (``query_inputs``);
-    - what the candidate tower takes, ``[batch]``, for the positive of each query
-      (``candidate_inputs``, among them ``id_column``);
-    - optionally the same for negatives that all queries of the batch share, ``[num_negatives]``,
-      under names with the prefix ``negative_``;
+    - ``query_inputs``: ``[batch, ...]``, the inputs of the query tower;
+    - ``candidate_inputs``: ``[batch]``, the inputs of the candidate tower for the positive of each
+      query, and the positives' ids (``id_column``);
+    - optionally the columns of the candidates with the prefix ``negative_``: ``[num_negatives]``,
+      negatives that all queries of the batch share;
     - optionally ``known_column``: ``[batch, (ids)]``, ragged or padded with an id of no item, items
-      that the query's user chose and that are not to be taken for negatives.
+      that the query's user chose and that are not used as negatives.
 
-    Candidates with the id of the query's own positive never count as negatives. The task should
-    have the temperature; the paper's scale of 10 on cosines is ``temperature=0.1``.
+    Candidates with the id of the query's own positive never count as negatives. The temperature
+    belongs to the task; the paper's scale of 10 on cosines is ``temperature=0.1``.
 
     Args:
       query_tower: maps the query inputs to ``[batch, dim]``.
       candidate_tower: maps the candidate inputs to ``[batch, dim]``.
-      task: what turns the vectors into a loss.
+      task: turns the vectors into a loss.
       similarity: ``"cosine"`` scores by unit vectors, ``"dot"`` by vectors as they are.
       in_batch_negatives: whether the positives of the other queries are negatives too. They are
-        drawn by popularity: give ``candidate_probabilities`` as well.
+        drawn by popularity, so pass ``candidate_probabilities`` as well.
       candidate_probabilities: ``[num_items]``, the share of each item in the log that the positives
-        are drawn from, for ids that are numbers. A candidate then counts by the probability of
-        being drawn from the mixture of in-batch, remembered and uniform negatives of the batch.
-      memory: remembers the positives of earlier batches, which are negatives too in training. They
-        are drawn by popularity as well.
+        are drawn from, for integer ids. A candidate is then weighted by the probability of being
+        drawn from the mixture of in-batch, remembered and uniform negatives of the batch.
+      memory: positives of earlier batches, which are negatives too in training. They are drawn by
+        popularity as well.
       query_inputs: name of the one input that the query tower takes as a tensor, or names of the
         inputs that it takes as a mapping.
-      candidate_inputs: the same for the candidate tower.
-      id_column: the ids of the candidates.
-      known_column: the ids of known positives.
-      name: of the model.
+      candidate_inputs: name or names of the candidate tower's inputs, in the same way.
+      id_column: name of the candidates' ids.
+      known_column: name of the ids of known positives.
+      name: name of the model.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class TwoTowerModel(tfrs.Model):
         return self._as_scored(self.query_tower(inputs, training=training))
 
     def embed_query_block(self, features: Features) -> tf.Tensor:
-        """The same for inference, compiled, and on one device under any strategy."""
+        """As ``embed_queries``, for inference: compiled, and on one device under any strategy."""
         return self._embed_query_block(features)
 
     def embed_candidates(self, features: Features, training: bool = False) -> tf.Tensor:
@@ -228,7 +228,7 @@ class TwoTowerModel(tfrs.Model):
         return self._update_metrics(self._with_penalties(loss))
 
     def _with_penalties(self, loss: tf.Tensor) -> tf.Tensor:
-        """The loss and the towers' own, of which each replica takes its share."""
+        """The loss and the towers' own penalties, of which each replica adds its share."""
         penalties = tf.add_n([tf.cast(0.0, loss.dtype), *self.losses])
         return loss + penalties / _replicas.count()
 

@@ -1,4 +1,4 @@
-"""Retrieval tasks: what turns query and candidate vectors into a loss, in place of TFRS' task.
+"""Retrieval tasks, which turn query and candidate vectors into a loss, in place of TFRS' task.
 
 ``Retrieval`` compares each query with the candidates of the batch, ``CatalogueRetrieval`` with
 every item. Both are Keras layers and ``tfrs.tasks.Task``.

@@ -24,20 +24,21 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
     """A retrieval task that ranks each positive against every item.
 
     The items' embeddings are computed by the model in every step, so they are current and get a
-    gradient: hand over an embedding table as it is, or an item tower's output for the features of
-    the whole catalogue. Queries are taken block by block, so the score matrix is never held.
+    gradient: pass an embedding table as it is, or an item tower's output for the features of the
+    whole catalogue. Queries are processed block by block, so the score matrix is never held.
 
     Args:
-      loss: of this library, with any reduction but ``"none"``. It needs no ``num_items``: the
-        catalogue is at hand. ``CROLoss`` and ``LambdaCROLoss`` with built-in kernels are the
-        fastest; kernels of your own and other losses take several times the memory and the time.
+      loss: a loss of this library, with any reduction but ``"none"``. It needs no ``num_items``,
+        since the task is given the whole catalogue. ``CROLoss`` and ``LambdaCROLoss`` with built-in
+        kernels are the fastest; kernels of your own and other losses take several times the memory
+        and the time.
       metrics: one or several ``tfrs.metrics.Factorized``.
       loss_metrics: Keras metrics that summarise the loss.
       temperature: scores are divided by it; above 0.
       normalize: whether to score by the cosine instead of the inner product.
-      memory_budget: in bytes, for the scores of one block of queries. By default 6 MB, or what 40
-        queries take where that is more; and, with a million items and more, up to 545 MB.
-      name: of the task.
+      memory_budget: bytes for the scores of one block of queries. The default is 6 MB, or the
+        memory for 40 queries where that is more; with a million items and more, up to 545 MB.
+      name: name of the task.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
           positive_items: ``[num_queries]`` ints: the row of each query's positive in the catalogue.
           sample_weight: ``[num_queries]``.
           known_positive_items: ``[num_queries, (items)]`` ragged rows of the catalogue that the
-            query's user chose too, which are not to be taken for negatives.
+            query's user chose too, which are not used as negatives.
           compute_metrics: whether to update the metrics.
 
         Returns:

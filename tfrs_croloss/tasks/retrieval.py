@@ -32,10 +32,10 @@ import tensorflow_recommenders as tfrs  # noqa: E402
 class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
     """A factorized retrieval task: every query against the candidates of the batch.
 
-    Takes the arguments of ``tfrs.tasks.Retrieval``, and means the same by them. With a loss of this
-    package it also does what a rank needs: candidates that are masked or hit by accident add
-    exactly nothing to it, and sampling probabilities weigh the candidates instead of shifting
-    scores, which is right for every kernel. With any other Keras loss it does what TFRS does.
+    The task takes the arguments of ``tfrs.tasks.Retrieval``, with the same meaning. With a loss of
+    this package, candidates that are masked or are accidental hits add exactly nothing to the rank,
+    and sampling probabilities weigh the candidates instead of shifting scores, which is right for
+    every kernel. With any other Keras loss the task does what TFRS does.
 
     Args:
       loss: ``CROLoss``, ``LambdaCROLoss`` or any Keras loss of one-hot labels and scores. Defaults
@@ -44,15 +44,15 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
       batch_metrics: Keras metrics of labels and scores within the batch.
       loss_metrics: Keras metrics that summarise the loss.
       temperature: scores are divided by it; above 0. The paper's scale of 10 is 0.1 here.
-      num_hard_negatives: how many negatives of the highest score to keep for each query; all, if
-        None or not above 0.
+      num_hard_negatives: number of highest-scored negatives to keep for each query; all, if None
+        or not above 0.
       remove_accidental_hits: whether to drop negatives that have the id of the positive; needs
         ``candidate_ids``.
-      name: of the task.
+      name: name of the task.
       num_items: size of the catalogue, for losses of this package that were not given it.
-      memory_budget: in bytes, for the scores of one block of queries, where nothing that is asked
-        for needs all scores at once (batch metrics, hard negatives, several heads, kernels of your
-        own, the reduction ``"none"`` and ``check_scores`` do).
+      memory_budget: bytes for the scores of one block of queries. It has no effect where all scores
+        are needed at once: for batch metrics, hard negatives, several heads, kernels of your own,
+        the reduction ``"none"`` and ``check_scores``.
       global_negatives: whether, under a ``tf.distribute`` strategy with several replicas, queries
         meet the candidates of all of them. The sum of the replicas' losses is then the loss of the
         whole batch on one.
