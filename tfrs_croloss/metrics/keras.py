@@ -46,6 +46,10 @@ class FactorizedRecall(tfrs.metrics.Factorized):
         task = tfrs.tasks.Retrieval(
             metrics=FactorizedRecall(candidates=lambda: candidate_model(all_items), ks=(50, 500)))
 
+    With `tfrs_croloss.models.TwoTowerModel`, whose task is made before the model::
+
+        task.factorized_metrics = FactorizedRecall(lambda: model.embed_catalogue(num_items))
+
     Metrics are named ``factorized_recall/recall@50`` and so on, and ``factorized_recall/mrr``; in
     validation Keras puts ``val_`` before them.
 
