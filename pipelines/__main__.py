@@ -85,7 +85,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             console.quiet_abseil()
         args.run(args)
     except ModuleNotFoundError as error:
-        return _fail(f"step '{step}' needs the module '{error.name}', which is not installed.")
+        return _fail(
+            f"step '{step}' needs the module '{error.name}', which is not installed. Install the "
+            "package with its extra: pip install 'tfrs-croloss[pipelines]' ('tune' for tune, "
+            "'spark' for --engine spark)."
+        )
     except (ValueError, OSError) as error:
         return _fail(str(error))
     except LostWorkerError as error:

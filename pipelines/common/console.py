@@ -72,12 +72,9 @@ def _filter_stderr() -> None:
     and since the last words of a process that crashes should be shown. It ends when the last
     process that could write to it has ended.
     """
-    if not hasattr(os, "fork"):
+    if not hasattr(os, "fork") or sys.stderr is None:  # Windows, or started without a stderr.
         return
-    try:
-        terminal = os.dup(2)
-    except OSError:  # Started without a stderr.
-        return
+    terminal = os.dup(2)
     sys.stderr.flush()
     sys.stdout.flush()
     read_end, write_end = os.pipe()

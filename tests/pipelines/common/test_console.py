@@ -12,6 +12,7 @@ import threading
 
 import pytest
 
+from pipelines.__main__ import STEPS, main
 from pipelines.common import console, progress
 from tests.support.processes import ROOT, run_step
 
@@ -134,6 +135,13 @@ def test_who_wants_remarks_gets_them(arguments, level, expected, monkeypatch):
     if level is not None:
         monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level)
     assert console.is_quiet(arguments) is expected
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_every_step_has_the_option_verbose(step, capsys):
+    with pytest.raises(SystemExit):
+        main([step, "--help"])
+    assert "--verbose" in capsys.readouterr().out
 
 
 class Terminal:
