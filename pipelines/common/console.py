@@ -78,9 +78,13 @@ def _filter_stderr() -> None:
     sys.stderr.flush()
     sys.stdout.flush()
     read_end, write_end = os.pipe()
+    # The filter inherits blocked signals: a process that is being stopped may have more to say.
+    blocked = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     if os.fork() == 0:
         os.close(write_end)
         _forward(read_end, terminal)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     os.close(read_end)
     os.dup2(write_end, 2)
     os.close(write_end)
@@ -109,9 +113,6 @@ def is_remark(line: bytes) -> bool:
 def _forward(source: int, target: int) -> NoReturn:
     """Copies lines from one descriptor to another, without remarks, until there are no more."""
     try:
-        # A process that is being stopped may still have something to say.
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-            signal.signal(number, signal.SIG_IGN)
         for standard in (0, 1, 2):
             os.close(standard)
         with open(source, "rb") as lines, open(target, "wb", buffering=0) as terminal:
