@@ -205,7 +205,7 @@ def test_evaluation_of_the_first_users() -> None:
 
 
 def test_a_split_without_users_or_targets_is_an_error() -> None:
-    with pytest.raises(UserError, match="'test' has nobody to evaluate"):
+    with pytest.raises(UserError, match="'test' has no users to evaluate"):
         EvaluationInput.of(make_split([], []), NUM_ITEMS, 3)
     with pytest.raises(UserError, match="'test' has no targets"):
         EvaluationInput.of(make_split([[1, 2]], [2]), NUM_ITEMS, 3)
