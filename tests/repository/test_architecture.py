@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, python_output
 from tfrs_croloss.losses import kernels
 from tfrs_croloss.losses._chunk_sums import has_fast_form
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
 def page():
     """The names that the page's blocks define, run in order in one namespace."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) >= 4
+    assert len(BLOCKS) >= 4
     names = {"__name__": "architecture_page"}
-    for number, block in enumerate(blocks):
+    for number, block in enumerate(BLOCKS):
         exec(compile(block, f"docs/architecture.md, block {number}", "exec"), names)
     yield names
     del kernels.NAMED["smooth_hinge"]
@@ -65,3 +65,40 @@ def test_the_training_step_lowers_the_loss(page):
     config = page["SquaredError"](0.3, 99).get_config()
     assert page["SquaredError"].from_config(config).get_config() == config
     assert config["negative_weight"] == 0.3
+
+
+def test_the_registry_entry_is_all_that_the_pipelines_need(tiny_data, tmp_path):
+    """In a process of its own, since the settings get their fields when they are imported."""
+    (entry,) = re.findall(r"^```py\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+    (example,) = [block for block in BLOCKS if "class SquaredError" in block]
+    (words,) = re.findall(r"`train` takes `(.*?)`", PAGE)
+    command = ["train", "--data", str(tiny_data), "--out", str(tmp_path / "run"), *words.split()]
+    command += "--dim 8 --batch-size 32 --negatives-per-example 2 --max-steps 2".split()
+    program = f"""
+import tensorflow as tf
+import tfrs_croloss.losses
+{example}
+tfrs_croloss.losses.SquaredError = SquaredError
+
+from pipelines.runs import losses
+exec({entry!r}, vars(losses))
+
+from pipelines.__main__ import build_parser, main
+from pipelines.experiments import compare, tune
+from pipelines.runs.build import build_loss
+from pipelines.runs.folder import Run
+
+assert main({command!r}) == 0
+settings = Run.load({str(tmp_path / "run")!r}).settings
+print(settings.loss, build_loss(settings, 9).negative_weight, settings.loss_title, sep=", ")
+words = ["--data", "d", "--retrieval-size", "5", "--losses", "squared_error"]
+args = build_parser("compare").parse_args(["compare", *words])
+contestants = compare.chosen_contestants(args.losses)
+print(contestants["squared_error"].space["negative_weight"].high)
+print(tune.chosen_losses(build_parser("tune").parse_args(["tune", *words]).losses))
+"""
+    assert python_output("-c", program).splitlines()[-3:] == [
+        "squared_error, 0.2, squared error (negatives of weight 0.2)",
+        "1.0",
+        "('squared_error',)",
+    ]
