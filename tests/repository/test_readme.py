@@ -70,35 +70,28 @@ def _recall(task, train, test, num_users, num_items):
     tf.keras.utils.set_random_seed(1)
     model = _Tutorial(task, num_users, num_items)
     model.compile(optimizer=tf.keras.optimizers.Adagrad(0.1))
-    model.fit(tf.data.Dataset.from_tensor_slices(train).batch(4096), epochs=6, verbose=0)
-    scores = tf.matmul(
-        model.users(test["user"]), model.items(tf.range(num_items)), transpose_b=True
-    )
-    return float(tf.reduce_mean(tf.cast(tf.math.in_top_k(test["item"], scores, 50), tf.float32)))
+    model.fit(tf.data.Dataset.from_tensor_slices(train).batch(1024), epochs=2, verbose=0)
+    items = model.items(tf.range(num_items))
+    scores = tf.matmul(model.users(test["user"]), items, transpose_b=True)
+    return float(tf.reduce_mean(tf.cast(tf.math.in_top_k(test["item"], scores, 20), tf.float32)))
 
 
 def test_the_line_trains_a_tfrs_model_as_well_as_softmax_does():
-    """With the optimizer of TFRS' tutorials, in its task and in ours."""
-    num_users, num_items, num_groups = 1000, 500, 10
+    """With the optimizer of TFRS' tutorials, which hardly moves if a loss is too small for it."""
+    num_users, num_items, num_groups, num_train = 400, 200, 10, 10_240
     random = np.random.default_rng(0)
-    users = random.integers(num_users, size=44_000).astype(np.int32)
-    # Each user likes one item in ten.
-    items = random.integers(num_items // num_groups, size=44_000) * num_groups + users % num_groups
-    log = {"user": users, "item": items.astype(np.int32)}
-    train = {name: values[:40_000] for name, values in log.items()}
-    test = {name: values[40_000:] for name, values in log.items()}
+    users = random.integers(num_users, size=12_000)
+    # Each user likes one item in ten, 20 in all; so chance is 0.1, and the best is 1.
+    items = random.integers(num_items // num_groups, size=12_000) * num_groups + users % num_groups
+    log = {"user": users.astype(np.int32), "item": items.astype(np.int32)}
+    train = {name: values[:num_train] for name, values in log.items()}
+    test = {name: values[num_train:] for name, values in log.items()}
 
     namespace: dict[str, object] = {}
     exec(next(block for block in BLOCKS if "tfrs.tasks" in block), namespace)
-    loss = namespace["loss"]
     assert isinstance(namespace["task"], tfrs_croloss.tasks.Retrieval)
-
-    softmax = _recall(tfrs.tasks.Retrieval(), train, test, num_users, num_items)
-    theirs = _recall(tfrs.tasks.Retrieval(loss=loss), train, test, num_users, num_items)
-    ours = _recall(tfrs_croloss.tasks.Retrieval(loss=loss), train, test, num_users, num_items)
-    print(softmax, theirs, ours)
-    assert softmax > 0.2  # Chance is 0.1.
-    assert min(theirs, ours) > 0.95 * softmax
+    for task in (tfrs.tasks.Retrieval, tfrs_croloss.tasks.Retrieval):
+        assert _recall(task(loss=namespace["loss"]), train, test, num_users, num_items) > 0.95
 
 
 def test_the_commands_are_targets_of_the_makefile():
