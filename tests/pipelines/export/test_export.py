@@ -443,3 +443,15 @@ def test_a_model_that_differs_in_a_fresh_process_is_not_published(
     requests = [("item_embedding", {"item_ids": ["item 1"]})]
     with pytest.raises(UserError, match=expected):
         round_trip.check_round_trip(build(), requests, tmp_path, tmp_path)
+
+
+def test_a_fresh_process_that_answers_with_another_model_is_refused(
+    exported: Path, tmp_path: Path
+) -> None:
+    """The real process, asked about a SavedModel that is not the one it is compared with."""
+    from pipelines.errors import UserError
+    from tests.serving.test_serving import build
+
+    requests = [("item_embedding", {"item_ids": ["item 1"]})]
+    with pytest.raises(UserError, match="cannot be used|answers differently"):
+        round_trip.check_round_trip(build(), requests, exported / "brute_force" / "1", tmp_path)
