@@ -67,7 +67,7 @@ test-spark: $(READY)  ## test the Spark engine of prepare; installs pyspark, nee
 test-slow: $(READY)  ## the tests that `make test` leaves out: killed workers, parameter servers, repeats
 	$(BIN)/pytest -q -m slow
 
-bench: $(READY)  ## measure speed and memory against rivals, as ratios (half an hour)
+bench: $(READY)  ## measure speed and memory against other implementations, as ratios (half an hour)
 	$(BIN)/python -m benchmarks
 
 docs: $(READY)  ## build the documentation into build/docs, warnings as errors (no network once Sphinx is installed)

@@ -156,7 +156,7 @@ class Bookkeeper(tf.keras.callbacks.Callback):
         if not math.isfinite(loss):
             raise DivergedError(
                 f"the loss is {loss} after step {self._state.step}: training diverged. Lower "
-                "--learning-rate or raise --temperature; --overwrite starts anew."
+                "--learning-rate or raise --temperature; --overwrite starts over."
             )
 
     def _print(self, row: dict[str, Any]) -> None:
