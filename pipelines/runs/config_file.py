@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
+from ..common.options import Option, checked
 from ..errors import UserError
-from .options import Option, checked
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,8 +11,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..common.options import OneOf, Option, Real, Whole
 from ..errors import UserError
-from .options import OneOf, Option, Real, Whole
 from .spaces import Choice, Draw, Range, Space
 
 if TYPE_CHECKING:

@@ -11,11 +11,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..common.program import command
-from ..errors import UserError
-from .config_file import read_config
-from .losses import LOSSES, loss_options
-from .options import (
+from ..common.options import (
     Cutoffs,
     Flag,
     Kind,
@@ -30,6 +26,10 @@ from .options import (
     given_options,
     options_of,
 )
+from ..common.program import command
+from ..errors import UserError
+from .config_file import read_config
+from .losses import LOSSES, loss_options
 
 if TYPE_CHECKING:
     from ..data.batches import WindowOptions

@@ -10,10 +10,10 @@ import argparse
 import logging
 from pathlib import Path
 
+from ..common.options import add_options, options_of, read_options
 from ..common.program import command
 from ..errors import UserError
 from .limits import Limits
-from .options import add_options, read_options
 from .settings import BatchSettings, ServerSettings
 
 
@@ -21,14 +21,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this step."""
     parser.add_argument("--model", required=True, help="folder of the model, with its versions")
     parser.add_argument("--name", help="name of the model in requests (name of its folder)")
-    add_options(parser, ServerSettings)
-    add_options(parser.add_argument_group("batching"), BatchSettings)
-    add_options(parser.add_argument_group("limits"), Limits)
+    for settings in (ServerSettings, BatchSettings, Limits):
+        add_options(parser, options_of(settings))
 
 
 def run(args: argparse.Namespace) -> None:
     """Serves until the process gets SIGTERM or SIGINT."""
     folder = Path(args.model).resolve()
+    settings = read_options(
+        args,
+        ServerSettings,
+        folder=folder,
+        name=args.name or folder.name,
+        limits=read_options(args, Limits),
+        batching=read_options(args, BatchSettings),
+    )
     if not folder.is_dir():
         raise UserError(
             f"--model {args.model} should be a folder. Run '{command('export')}' first."
@@ -44,13 +51,4 @@ def run(args: argparse.Namespace) -> None:
 
     tf.get_logger().setLevel("ERROR")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    serve(
-        read_options(
-            args,
-            ServerSettings,
-            folder=folder,
-            name=args.name or folder.name,
-            limits=read_options(args, Limits),
-            batching=read_options(args, BatchSettings),
-        )
-    )
+    serve(settings)

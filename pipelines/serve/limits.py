@@ -6,26 +6,31 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from ..common.options import Option, Whole
 from .errors import invalid
-from .options import option
 
 TOP_N = "top_n"
+
+
+def _limit(default: int | None, text: str, **more: Any) -> Any:
+    return Option(Whole(1), default, text, "limits", **more).field
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """Bounds on requests; the help texts say what each field is."""
 
-    max_body_mb: int = option(8, "maximum size of a request in MiB, uncompressed")
-    max_rows: int = option(1024, "maximum number of rows in a request")
-    max_top_n: int | None = option(
-        None, "largest value of an input named top_n (the model's own limit)"
+    max_body_mb: int = _limit(8, "maximum size of a request in MiB, uncompressed")
+    max_rows: int = _limit(1024, "maximum number of rows in a request")
+    max_top_n: int | None = _limit(
+        None, "largest value of an input named top_n", shown_default="the model's own limit"
     )
-    max_in_flight: int = option(1024, "maximum number of concurrent requests per protocol")
-    max_connections: int = option(2048, "maximum number of open HTTP connections")
+    max_in_flight: int = _limit(1024, "maximum number of concurrent requests per protocol")
+    max_connections: int = _limit(2048, "maximum number of open HTTP connections")
 
     @functools.cached_property
     def max_body_bytes(self) -> int:

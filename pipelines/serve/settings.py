@@ -5,23 +5,39 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
+from ..common.options import Kind, Option, Real, Text, Whole
 from .limits import Limits
-from .options import duration, option, port_number
+
+_PORT = Whole(0, 65535)
+_DURATION = Real(least=0.0, most=1e6)
+
+
+def _batching(kind: Kind, default: Any, text: str) -> Any:
+    return Option(kind, default, text, "batching").field
+
+
+def _server(kind: Kind, default: Any, text: str) -> Any:
+    return Option(kind, default, text, "server").field
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchSettings:
     """How concurrent requests are run together; the help texts say what each field is."""
 
-    max_batch: int = option(64, "maximum number of rows in a batch; 1 turns batching off")
-    batch_wait_ms: float = option(
-        1.0, "milliseconds that the first request of a batch waits for others", duration
+    max_batch: int = _batching(
+        Whole(1), 64, "maximum number of rows in a batch; 1 turns batching off"
     )
-    threads: int = option(
-        lambda: max(2, os.cpu_count() or 1), "number of batches that run at the same time"
+    batch_wait_ms: float = _batching(
+        _DURATION, 1.0, "milliseconds that the first request of a batch waits for others"
     )
-    max_queue: int = option(1024, "maximum number of waiting requests; others are refused with 503")
+    threads: int = _batching(
+        Whole(1), max(2, os.cpu_count() or 1), "number of batches that run at the same time"
+    )
+    max_queue: int = _batching(
+        Whole(1), 1024, "maximum number of waiting requests; others are refused with 503"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,13 +53,13 @@ class ServerSettings:
 
     folder: Path
     name: str
-    host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 for all", str)
-    port: int = option(8501, "port for REST; 0 for any free port", port_number)
-    grpc_port: int = option(8500, "port for gRPC; 0 for any free port", port_number)
-    keep_versions: int = option(1, "number of versions to serve, the newest first")
-    poll_seconds: float = option(2.0, "seconds between checks for new versions", duration)
-    drain_seconds: float = option(
-        30.0, "seconds that running requests have to finish after SIGTERM", duration
+    host: str = _server(Text(), "127.0.0.1", "address to listen on; 0.0.0.0 for all")
+    port: int = _server(_PORT, 8501, "port for REST; 0 for any free port")
+    grpc_port: int = _server(_PORT, 8500, "port for gRPC; 0 for any free port")
+    keep_versions: int = _server(Whole(1), 1, "number of versions to serve, the newest first")
+    poll_seconds: float = _server(_DURATION, 2.0, "seconds between checks for new versions")
+    drain_seconds: float = _server(
+        _DURATION, 30.0, "seconds that running requests have to finish after SIGTERM"
     )
     limits: Limits = Limits()
     batching: BatchSettings = dataclasses.field(default_factory=BatchSettings)

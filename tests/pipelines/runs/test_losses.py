@@ -145,7 +145,7 @@ def test_a_loss_of_ones_own_needs_one_entry(run_python: Any, tiny_data: Path) ->
     program = """
 import argparse
 from pipelines.runs.losses import LOSSES, Loss
-from pipelines.runs.options import Option, Real
+from pipelines.common.options import Option, Real
 from pipelines.runs.spaces import Range
 
 def build(settings, num_items):

@@ -11,10 +11,10 @@ import pytest
 
 from pipelines.__main__ import build_parser, main
 from pipelines.common.files import read_json
+from pipelines.common.options import dashed, options_of
 from pipelines.errors import UserError
 from pipelines.experiments.cells import SHARED_SETTINGS
 from pipelines.runs.folder import Run
-from pipelines.runs.options import dashed, options_of
 from pipelines.runs.settings import TrainSettings, shared_settings
 from tests.support.processes import run_step
 

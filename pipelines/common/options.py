@@ -1,7 +1,7 @@
 """What a setting is: its kind of value, its default and its help text.
 
-A setting is a field of ``TrainSettings``, an option of the command line and a key of JSON and YAML
-files, and all three are derived from its ``Option``.
+A setting is a field of a dataclass (``TrainSettings``, ``ServerSettings``), an option of the
+command line and, in training, a key of JSON and YAML files. All are derived from its ``Option``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+_Settings = TypeVar("_Settings")
 
 
 class Kind:
@@ -119,6 +121,18 @@ class Real(Kind):
         if too_low or (self.most is not None and value > self.most):
             raise ValueError
         return float(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Text(Kind):
+    """Any text that is not empty."""
+
+    requirement = "a text"
+
+    def check(self, value: Any) -> str:
+        if not isinstance(value, str) or not value:
+            raise ValueError
+        return value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,7 +275,11 @@ class Option:
 
 def options_of(kind: type) -> dict[str, Option]:
     """The settings that the fields of a dataclass stand for, by name."""
-    return {field.name: field.metadata["option"] for field in dataclasses.fields(kind)}
+    return {
+        field.name: field.metadata["option"]
+        for field in dataclasses.fields(kind)
+        if "option" in field.metadata
+    }
 
 
 def dashed(name: str) -> str:
@@ -318,3 +336,20 @@ def checked(option: Option, label: str, value: Any) -> Any:
         return option.check(value)
     except ValueError:
         raise ValueError(f"{label} should be {option.requirement}. Received: {value!r}.") from None
+
+
+def read_options(args: argparse.Namespace, kind: type[_Settings], **others: Any) -> _Settings:
+    """A dataclass with the options that were given, and the defaults of those that were not.
+
+    Args:
+      args: parsed arguments.
+      kind: the dataclass.
+      **others: values of its fields that are not options.
+
+    Raises:
+      ValueError: a value is not valid, and the message says what would be.
+    """
+    options = options_of(kind)
+    given = given_options(args, options)
+    values = {name: checked(options[name], dashed(name), value) for name, value in given.items()}
+    return kind(**values, **others)
