@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfrs_croloss.losses.diagnostics import rank_diagnostics
-from tfrs_croloss.metrics import ShardedCatalogue, evaluate
+from tfrs_croloss.metrics import RecallCallback, ShardedCatalogue
 from tfrs_croloss.models import TwoTowerModel
 
 from ..data.batches import EvaluationInput, TrainingInput
@@ -38,6 +38,7 @@ class Validator:
     ) -> None:
         self._strategy = strategy
         self._shared: ShardedCatalogue | None = None
+        self._recall: RecallCallback | None = None
         self._settings = settings
         self._input = training_input
         self._users = validation_users
@@ -47,19 +48,9 @@ class Validator:
     def row(self, model: TwoTowerModel, step: int, loss: float) -> dict[str, Any]:
         """The row of the history for ``step``."""
         settings = self._settings
-        num_items = self._input.num_items
-        if self._shared is not None:
-            self._shared.refresh()
-        else:
-            self._shared = shared_catalogue(model, num_items, self._strategy)
-        report = evaluate(
-            embed_histories(model, self._users.histories, self._users.numbers),
-            catalogue_of(model, num_items, self._shared),
-            self._users.targets,
-            **pairs_of(self._users, settings.exclude_history),
-            cutoffs=sorted({*settings.cutoffs, settings.monitor_cutoff}),
-            alpha=settings.alpha,
-        )
+        if self._recall is None:
+            self._recall = self._recall_of(model)
+        report = self._recall.evaluate()
         averages = report.users if settings.monitor_average == "users" else report.pairs
         return {
             "step": step,
@@ -71,6 +62,27 @@ class Validator:
             "mrr": averages.mrr,
             **self._probe(model, step),
         }
+
+    def _recall_of(self, model: TwoTowerModel) -> RecallCallback:
+        """The library's callback, which is asked for a report when the bookkeeping is due."""
+        settings, users, num_items = self._settings, self._users, self._input.num_items
+
+        def catalogue() -> Any:
+            if self._shared is not None:
+                self._shared.refresh()
+            else:
+                self._shared = shared_catalogue(model, num_items, self._strategy)
+            return catalogue_of(model, num_items, self._shared)
+
+        return RecallCallback(
+            lambda: embed_histories(model, users.histories, users.numbers),
+            catalogue,
+            users.targets,
+            **pairs_of(users, settings.exclude_history),
+            cutoffs=sorted({*settings.cutoffs, settings.monitor_cutoff}),
+            alpha=settings.alpha,
+            average=settings.monitor_average,
+        )
 
     def _probe(self, model: TwoTowerModel, step: int) -> dict[str, float]:
         """Ranks among sampled candidates, in the training batches that come next."""
