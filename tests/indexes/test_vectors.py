@@ -61,7 +61,7 @@ def written(tmp_path: Path, rows: np.ndarray) -> Path:
 def test_what_is_read_is_what_was_written(
     tmp_path: Path, num_items: int, num_shards: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vectors, "_WINDOW", 9)
+    monkeypatch.setattr(vectors, "BLOCK_SIZE", 9)
     rows = np.random.default_rng(0).standard_normal((num_items, 5), np.float32)
     assert all(write(tmp_path, rows, num_shards))
     files = VectorFiles.open(tmp_path)

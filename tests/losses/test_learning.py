@@ -91,6 +91,7 @@ def test_every_loss_raises_recall_well_above_a_random_model_s(loss, log):
         assert recall(ranks, size) > times * size / NUM_ITEMS, (size, recall(ranks, size))
 
 
+@pytest.mark.slow
 def test_the_special_cases_learn_too(log):
     for make in ("softmax_cross_entropy", "triplet", "bpr"):
         loss = getattr(tfrs_croloss.CROLoss, make)(NUM_ITEMS)
@@ -102,6 +103,7 @@ def test_the_one_line_change_works_in_tfrs_s_own_task(log):
     assert recall(train(loss, log, tfrs.tasks.Retrieval), 30) > 4.0 * 30 / NUM_ITEMS
 
 
+@pytest.mark.slow
 def test_a_larger_alpha_shifts_recall_to_smaller_sizes(log):
     """The paper's Figure 3, as the ratio of recall at a small size to that at a large one."""
     shares = []

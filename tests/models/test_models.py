@@ -397,7 +397,7 @@ def test_weights_come_back_from_a_checkpoint(tmp_path: pathlib.Path, encoder: st
     )
 
 
-@pytest.mark.parametrize("encoder", ["mean", "gru"])
+@pytest.mark.parametrize("encoder", ["mean", pytest.param("gru", marks=pytest.mark.slow)])
 def test_a_tower_is_exported_as_a_saved_model(tmp_path: pathlib.Path, encoder: str) -> None:
     tower = HistoryTower(
         ItemEmbedding(NUM_ITEMS, 4), encoder=encoder, features=[Feature("country", ("de",))]
@@ -408,7 +408,7 @@ def test_a_tower_is_exported_as_a_saved_model(tmp_path: pathlib.Path, encoder: s
     np.testing.assert_allclose(tf.saved_model.load(str(tmp_path))(inputs), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("encoder", ["mean", "gru"])
+@pytest.mark.parametrize("encoder", ["mean", pytest.param("gru", marks=pytest.mark.slow)])
 def test_half_precision_learns_what_single_precision_does(
     encoder: str, request: pytest.FixtureRequest
 ) -> None:

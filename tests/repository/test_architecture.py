@@ -67,6 +67,7 @@ def test_the_training_step_lowers_the_loss(page):
     assert config["negative_weight"] == 0.3
 
 
+@pytest.mark.slow
 def test_the_registry_entry_is_all_that_the_pipelines_need(tiny_data, tmp_path):
     """In a process of its own, since the settings get their fields when they are imported."""
     (entry,) = re.findall(r"^```py\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)

@@ -94,6 +94,7 @@ def test_make_targets_exist():
             assert set(words.split()) <= targets, f"{page.name}: make{words}"
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_guide_run(tmp_path):
     """One process for all pages; each page has names of its own."""
     programs = {
@@ -194,6 +195,7 @@ def test_the_reference_has_every_package():
     assert shown == packages
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_warnings(tmp_path):
     pytest.importorskip("sphinx", reason="Sphinx is not installed: `make docs` installs it")
     pytest.importorskip("furo", reason="furo is not installed: `make docs` installs it")

@@ -150,6 +150,7 @@ def environment(tmp_path_factory):
     return Environment(tmp_path_factory.mktemp("empty"))
 
 
+@pytest.mark.slow
 def test_croloss_from_the_wheel(environment, wheel):
     environment.install(wheel)
     origin = environment.run("python", "-c", "import tfrs_croloss; print(tfrs_croloss.__file__)")

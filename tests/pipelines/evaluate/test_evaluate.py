@@ -52,7 +52,7 @@ def plain_recall(
     return float(np.mean(by_user)), found / total
 
 
-@pytest.mark.parametrize("exclude_history", [False, True])
+@pytest.mark.parametrize("exclude_history", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_recall_is_that_of_the_exported_embeddings(
     tiny_run: Path, tiny_data: Path, tmp_path: Path, exclude_history: bool
 ) -> None:
@@ -119,6 +119,7 @@ def test_chance_finds_its_share(tiny_data: Path, exclude_history: bool) -> None:
         assert abs(ranks.mean() - expected) < 5 * error
 
 
+@pytest.mark.slow
 def test_losses_as_baselines_are_trained_once(
     tiny_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

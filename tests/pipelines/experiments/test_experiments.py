@@ -223,6 +223,7 @@ def test_published_numbers_only_for_the_same_data() -> None:
 # Running.
 
 
+@pytest.mark.slow
 def test_a_cell_is_a_run_of_train_and_evaluate(tiny_data: Path, tmp_path: Path) -> None:
     settings = small_settings(loss="lambda", monitor="recall@20", seed=3)
     data = PreparedData.load(tiny_data)

@@ -161,7 +161,9 @@ def test_damaged_vectors_are_refused(
     assert "vectors-00001-of-00003.npy" in message and "checksum" in message
 
 
-@pytest.mark.parametrize("kind", ["brute_force", "partitioned"])
+@pytest.mark.parametrize(
+    "kind", ["partitioned", pytest.param("brute_force", marks=pytest.mark.slow)]
+)
 def test_a_model_from_files_answers_alike(
     kind: str,
     tiny_run: Path,

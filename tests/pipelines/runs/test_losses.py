@@ -223,10 +223,10 @@ def test_what_does_not_go_together_is_refused(fields: dict[str, Any], message: s
 @pytest.mark.parametrize(
     "options",
     [
-        "--loss lambda --retrieval-size 20",
-        "--loss gbce --calibration 0.9",
+        pytest.param("--loss lambda --retrieval-size 20", marks=pytest.mark.slow),
+        pytest.param("--loss gbce --calibration 0.9", marks=pytest.mark.slow),
         "--loss psl --activation relu --mixed-precision",
-        "--loss bsl --in-batch-negatives",
+        pytest.param("--loss bsl --in-batch-negatives", marks=pytest.mark.slow),
         "--loss sl_at_k --retrieval-size 20 --in-batch-negatives --mask-known-positives",
     ],
 )

@@ -179,7 +179,8 @@ def test_the_parts_of_all_replicas_are_the_batches_of_one(
     assert all(next(worker, None) is None for worker in workers)
 
 
-@pytest.mark.parametrize("replicas", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [2, 4])
 def test_replicas_follow_the_curve_of_one(
     processes: Processes, curve: list[dict[str, float]], replicas: int
 ) -> None:

@@ -233,7 +233,10 @@ def test_a_run_that_does_not_learn_is_stopped(tiny_data: Path, tmp_path: Path) -
     "options",
     [
         "--loss triplet --margin 1 --encoder gru --optimizer lazy-adam --schedule linear",
-        "--loss bpr --in-batch-negatives --mask-known-positives --positions one-per-user",
+        pytest.param(
+            "--loss bpr --in-batch-negatives --mask-known-positives --positions one-per-user",
+            marks=pytest.mark.slow,
+        ),
         "--kernel exponential --mixed-precision --exclude-history --monitor-average pairs",
     ],
 )
