@@ -308,7 +308,7 @@ def test_check_scores_names_the_rows():
         (lambda: tfrs_croloss.CROLoss(kernel="unit_step"), "rank_kernel"),
         (
             lambda: tfrs_croloss.CROLoss(kernel={"name": "hinge", "magin": 1}),
-            "options that 'hinge' accepts",
+            "that 'hinge' accepts",
         ),
         (lambda: tfrs_croloss.CROLoss(kernel=3), "`kernel` should be one of"),
         (lambda: tfrs_croloss.CROLoss(kernel=tfrs_croloss.losses.kernels.Hinge), "Hinge()"),
