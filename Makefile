@@ -61,11 +61,12 @@ check: $(READY)  ## run the tests alone, and print the coverage
 	@printf 'coverage of tfrs_croloss and pipelines: %s %%\n' "$$($(BIN)/coverage report --format=total)"
 
 test-spark: $(READY)  ## test the Spark engine of prepare; installs pyspark, needs Java 17
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint $(PINS) '.[spark]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint $(PINS) --editable '.[spark]'
 	$(BIN)/pytest -q -p no:cacheprovider tests/pipelines/prepare/test_spark.py
 
-test-slow: $(READY)  ## the tests that `make test` leaves out: killed workers, parameter servers, repeats
-	$(BIN)/pytest -q -m slow
+test-slow: $(READY)  ## the tests that `make test` leaves out: killed workers, parameter servers, repeated cases
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint $(PINS) --editable '.[docs]'
+	$(BIN)/pytest -q -n 2 --dist loadfile -m slow --ignore=tests/pipelines/prepare/test_spark.py
 
 bench: $(READY)  ## measure speed and memory against other implementations, as ratios (half an hour)
 	$(BIN)/python -m benchmarks
