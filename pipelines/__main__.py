@@ -1,8 +1,7 @@
 """The command line: ``python -m pipelines STEP …``.
 
-A step is a module of this package with two functions, ``add_arguments(parser)`` and
-``run(args)``. Only the module of the requested step is imported, so that steps without TensorFlow
-start at once.
+A step is a folder or module of this package with two functions, ``add_arguments(parser)`` and
+``run(args)``. Only the requested step is imported, so that steps without TensorFlow start at once.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from .common import console
 from .common.program import PROGRAM
 from .errors import LostWorkerError
 
-# Above 128, and set aside for the user's own retries by the Kubeflow Training Operator.
+# Above 128; the Kubeflow Training Operator reserves this code for errors to be retried.
 LOST_WORKER = 138
 
 STEPS: dict[str, tuple[str, str]] = {
@@ -57,7 +56,7 @@ def build_parser(step: str | None) -> argparse.ArgumentParser:
             module = importlib.import_module(module_name, __package__)
             module.add_arguments(subparser)
             subparser.add_argument(
-                "--verbose", action="store_true", help="show the log of TensorFlow as well"
+                "--verbose", action="store_true", help="also show TensorFlow's log"
             )
             subparser.set_defaults(run=module.run)
     return parser
@@ -72,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
       The exit code: 0, 2 after a user error, 130 after an interruption, 138 when another process
-      of the cluster is gone and all of them should be started again.
+      of the cluster is gone and all of them should be restarted.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     step = next((argument for argument in arguments if not argument.startswith("-")), None)
@@ -87,8 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         return _fail(
             f"step '{step}' needs the module '{error.name}', which is not installed. Install the "
-            "package with its extra: pip install 'tfrs-croloss[pipelines]' ('tune' for tune, "
-            "'spark' for --engine spark)."
+            "package with its extra: pip install 'tfrs-croloss[pipelines]'; 'tune' also needs the "
+            "extra tune, and --engine spark the extra spark."
         )
     except (ValueError, OSError) as error:
         return _fail(str(error))

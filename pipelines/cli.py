@@ -12,8 +12,13 @@ SEPARATORS = {"tab": "\t", r"\t": "\t", "space": " ", "comma": ","}
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Adds ``--run`` and ``--data``, for the steps that read a run: ``run_folder`` and ``data``."""
-    parser.add_argument("--run", dest="run_folder", required=True, help="folder of the run")
-    parser.add_argument("--data", help="folder of the run's prepared data, if it has moved")
+    parser.add_argument(
+        "--run", dest="run_folder", required=True, metavar="RUN", help="folder of the run"
+    )
+    parser.add_argument(
+        "--data",
+        help="folder of the run's prepared data, if it has moved (the folder in its configuration)",
+    )
 
 
 def separator(text: str) -> str:

@@ -1,4 +1,4 @@
-"""A quiet console: a step prints its own lines, TensorFlow's remarks are left out.
+"""A quiet console: a step prints its own lines, and TensorFlow's remarks are left out.
 
 Three sources are silenced, each in its own way: Python's warnings and loggers by their settings,
 TensorFlow's C++ log by an environment variable, and the lines that this variable does not reach
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-# From here on TensorFlow logs errors alone.
+# At this level and above, TensorFlow logs errors only.
 _ERRORS = "2"
 
 _SEVERITY = rb"(?:(?P<absl>[IWE])\d{4} \d\d:|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: (?P<tsl>[IWE]) )"
@@ -38,14 +38,14 @@ def is_quiet(arguments: Sequence[str]) -> bool:
     """Whether a step should leave TensorFlow's remarks out.
 
     Args:
-      arguments: the command line, with ``--verbose`` or without. A user who has set TensorFlow's
-        log level to show remarks wants to see them, too.
+      arguments: the command line, with or without ``--verbose``. A user who has set TensorFlow's
+        log level to show remarks wants to see them as well.
     """
     return "--verbose" not in arguments and os.environ.get(_LOG_LEVEL, _ERRORS) not in ("0", "1")
 
 
 def quiet_tensorflow() -> None:
-    """Leaves remarks of TensorFlow out of the console of this process, before it is imported."""
+    """Hides TensorFlow's remarks in this process; to be called before TensorFlow is imported."""
     os.environ.setdefault(_LOG_LEVEL, _ERRORS)
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     if not sys.warnoptions:
@@ -56,7 +56,7 @@ def quiet_tensorflow() -> None:
 
 
 def quiet_abseil() -> None:
-    """Leaves remarks of Abseil's Python logger out, which takes a moment to import."""
+    """Hides the remarks of Abseil's Python logger, which takes a moment to import."""
     with contextlib.suppress(ModuleNotFoundError):
         from absl import logging as absl_logging
 
@@ -66,7 +66,7 @@ def quiet_abseil() -> None:
 def _filter_stderr() -> None:
     """Sends whatever is not written by Python to stderr through a filter for TensorFlow's remarks.
 
-    Python's own ``sys.stderr`` goes on to write to the terminal directly: tracebacks, messages and
+    Python's own ``sys.stderr`` still writes to the terminal directly: tracebacks, messages and
     progress bars are not delayed, and not lost if the process is killed. The filter is a process
     of its own, and not a thread, since C++ code may write while it holds the interpreter's lock,
     and since the last words of a process that crashes should be shown. It ends when the last

@@ -115,7 +115,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
     except ValueError as error:
-        raise UserError(f"{path} should be a JSON file, but: {error}. Make it again.") from error
+        raise UserError(f"{path} should be a JSON file: {error}. Create it again.") from error
 
 
 def installed_versions() -> dict[str, str]:
@@ -155,8 +155,8 @@ def lock(file: IO[Any] | int, *, wait: bool = False) -> bool | None:
       wait: whether to wait while another process holds the lock.
 
     Returns:
-      Whether this process holds the lock; None where there are no locks, as on some network drives,
-      so that nothing is known of other processes and nothing keeps them away.
+      Whether this process holds the lock; None where the file system has no locks, as on some
+      network drives, so that other processes are neither detected nor kept out.
     """
     descriptor = file if isinstance(file, int) else file.fileno()
     try:
@@ -252,7 +252,7 @@ def _clean_up(final: Path) -> None:
         except OSError:
             continue
         try:
-            if lock(descriptor):  # Else a live run is writing there, or may be.
+            if lock(descriptor):  # Otherwise a live run is, or may be, writing there.
                 shutil.rmtree(leftover, ignore_errors=True)
         finally:
             os.close(descriptor)

@@ -31,7 +31,7 @@ class Kind:
         raise NotImplementedError
 
     def parse(self, text: str) -> Any:
-        """The value of a word of the command line, which may still be out of range."""
+        """The value of a command-line argument, which may still be out of range."""
         return text
 
     def check(self, value: Any) -> Any:
@@ -225,8 +225,8 @@ class Option:
       shown_default: what the help text gives as the default, where the value says too little.
       optional: whether None is a valid value though it is not the default.
       replaces: name of the setting that this one takes the place of when it is given.
-      defining: whether it decides which loss is trained: it is an error beside a loss that does
-        not take it, where other settings of a loss have no effect on the others.
+      defining: whether it decides which loss is trained. Such a setting is an error with a loss
+        that does not take it, whereas any other setting has no effect on that loss.
     """
 
     kind: Kind
@@ -251,7 +251,7 @@ class Option:
         """
         if value is None and (self.optional or self.default is None):
             return None
-        # The default is valid; to compare is quicker than to load a list of names.
+        # The default is valid; comparing is quicker than loading a list of names.
         if type(value) is type(self.default) and value == self.default:
             return value
         return self.kind.check(value)

@@ -16,9 +16,9 @@ from tqdm import tqdm
 
 
 def progress_bar(total: int | None = None, *, done: int = 0, unit: str = "step") -> Any:
-    """A bar on stderr with speed and remaining time; nothing at all where that is no terminal.
+    """A bar on stderr with speed and remaining time; nothing if stderr is not a terminal.
 
-    The bar disappears when it is closed. Lines that are printed meanwhile belong into
+    The bar disappears when it is closed. Print other lines inside
     ``with bar.external_write_mode(): …``, so that the bar stays below them.
 
     Args:
@@ -78,7 +78,7 @@ def _noticed_interruption() -> Iterator[None]:
 
 
 class Phases:
-    """Prints one line per phase: what it does, then what came of it and how long it took.
+    """Prints one line per phase: its title, then its results and how long it took.
 
     On a terminal the line also counts the seconds, with a percentage where there is one.
 

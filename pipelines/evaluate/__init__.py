@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tfrs_croloss.metrics import exact_ranks, popularity_ranks, summarize_ranks
+from tfrs_croloss.metrics import popularity_ranks, summarize_ranks
 
 from .. import cli
 from ..common.files import installed_versions, replace_file, write_json
@@ -20,16 +20,8 @@ from ..data.batches import EvaluationInput
 from ..data.prepared import PreparedData
 from ..errors import UserError
 from ..runs import distribution, losses
-from ..runs.build import build_model, embed_histories
-from ..runs.checkpoints import restore_best
 from ..runs.folder import Run, configure, exclusive
-from ..runs.ranks import (
-    catalogue_of,
-    evaluation_users,
-    pairs_of,
-    ranks_by_chance,
-    shared_catalogue,
-)
+from ..runs.ranks import evaluation_users, pairs_of, ranks_by_chance, trained_ranks
 from ..train.loop import train
 from .report import Contender, draw_recall_curves, markdown, text_table
 
@@ -44,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cutoffs",
         nargs="+",
         type=cli.positive,
+        metavar="N",
         default=[50, 100, 200, 500],
         help="cutoffs N of Recall@N (50 100 200 500)",
     )
@@ -54,16 +47,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--exclude-history",
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="whether to leave items of the user's history out of the ranking; a target among them "
-        "is a miss (off, as in the paper)",
+        help="leave items of the user's history out of the ranking; a target among them is a miss "
+        "(off, as in the paper)",
     )
     parser.add_argument(
         "--baselines",
         nargs="*",
         choices=BASELINES,
         default=["popularity", "random"],
-        help="baselines to compare with (popularity random); a loss is trained once, with the "
-        "run's other settings, into RUN/baselines",
+        help="baselines to compare with; a loss is trained once, with the run's other settings, "
+        "into RUN/baselines (popularity random)",
     )
     distribution.add_arguments(parser, "evaluate")
 
@@ -82,7 +75,7 @@ def run(args: argparse.Namespace) -> None:
     with distribution.watched(args.strategy):
         cluster = distribution.connect(args.strategy, args.replicas)
         contenders, users = _contenders(args, evaluated, data, cluster)
-        # Nobody leaves while others still count.
+        # No process exits while others are still counting.
         cluster.numbers_of_all(0)
     if cluster.is_chief:
         _write(evaluated, args, users, contenders)
@@ -131,30 +124,6 @@ def _contenders(
         for name in ranks
     ]
     return contenders, users
-
-
-def trained_ranks(
-    trained: Run,
-    data: PreparedData,
-    users: EvaluationInput,
-    exclude_history: bool,
-    cluster: distribution.Cluster | None = None,
-) -> np.ndarray:
-    """Ranks ``[num_pairs]`` of the users' targets by the best weights of a run."""
-    cluster = cluster or distribution.Cluster()
-    num_users = data.split("train").num_users
-    with cluster.strategy.scope():
-        model = build_model(trained.settings, data.num_items, num_users=num_users)
-        restore_best(trained.path, model)
-    shared = shared_catalogue(model, data.num_items, cluster.strategy)
-    if shared is not None and cluster.is_chief:
-        print(f"catalogue: {shared.num_items:,} items, shared by {shared.num_parts} replicas")
-    return exact_ranks(
-        embed_histories(model, users.histories, users.numbers),
-        catalogue_of(model, data.num_items, shared),
-        users.targets,
-        **pairs_of(users, exclude_history),
-    )
 
 
 def _baseline_run(evaluated: Run, data: PreparedData, loss: str) -> Run:

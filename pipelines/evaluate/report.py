@@ -118,11 +118,8 @@ def draw_recall_curves(path: Path, contenders: list[Contender]) -> None:
 def _cells(averages: Averages, figure: str) -> list[str]:
     values = getattr(averages, figure)
     errors = averages.standard_errors
-    return [
-        f"{value:.4f} ± " + ("?" if errors[f"{figure}@{n}"] is None else _short(errors, figure, n))
-        for n, value in values.items()
-    ]
-
-
-def _short(errors: dict[str, float | None], figure: str, cutoff: int) -> str:
-    return f"{errors[f'{figure}@{cutoff}']:.4f}"
+    cells = []
+    for cutoff, value in values.items():
+        error = errors[f"{figure}@{cutoff}"]
+        cells.append(f"{value:.4f} ± " + ("?" if error is None else f"{error:.4f}"))
+    return cells

@@ -12,7 +12,7 @@ from ..runs.folder import data_checksum
 from ..runs.losses import LOSSES, loss_options
 from ..runs.settings import TrainSettings
 
-# To be raised when results of older cells would mean something else.
+# Raise this number when results of older cells are no longer comparable.
 FORMAT = 1
 
 SHARED_SETTINGS = (
@@ -89,7 +89,7 @@ class Cell:
 def seed_by_seed(
     variants: Iterable[Variant], base: TrainSettings, seeds: Sequence[int], split: str = "test"
 ) -> list[Cell]:
-    """All variants with the first seed, then all with the second, so that a part is useful."""
+    """All variants with the first seed, then all with the second, to have early results."""
     chosen = list(variants)
     return [
         Cell(variant.name, variant.settings(base, seed), split)

@@ -51,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=cli.positive,
         default=50,
         metavar="N",
-        help="number of items that will be retrieved, the N of the Recall@N that decides "
-        "(%(default)s)",
+        help="number of items that will be retrieved, the N of the Recall@N that chooses the "
+        "settings (%(default)s)",
     )
     parser.add_argument(
         "--trials",
@@ -134,7 +134,7 @@ def trial(
 ) -> Variant:
     """Trial ``number`` of a search: trial 0 has the defaults, the others spread over the space.
 
-    The temperatures are the same for all losses, so that no loss is given luckier ones.
+    The temperatures are the same for all losses, so that no loss gets luckier ones.
 
     Args:
       name: name of the loss in reports.

@@ -15,11 +15,10 @@ from tfrs_croloss.metrics import exact_ranks, summarize_ranks
 
 from ..data.batches import TrainingInput
 from ..data.prepared import PreparedData
-from ..evaluate import trained_ranks
 from ..runs.build import build_loss, build_model
 from ..runs.checkpoints import restore_best
 from ..runs.folder import Run
-from ..runs.ranks import evaluation_users
+from ..runs.ranks import evaluation_users, trained_ranks
 
 BANDS = (10, 50, 100, 200, 500, 1000, 5000)
 _PROBE_BATCHES = 4
@@ -117,7 +116,13 @@ def shares_by_band(ranks: np.ndarray, masses: np.ndarray) -> list[dict[str, floa
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """Attributes: mean; standard_error, None for a single value; num, the number of values."""
+    """The mean of several values.
+
+    Attributes:
+      mean: mean of the values.
+      standard_error: standard error of the mean; None for a single value.
+      num: number of values.
+    """
 
     mean: float
     standard_error: float | None

@@ -49,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=(*NAMES, "all", SIZES),
         default=["main"],
-        help="tables and figures of the paper; all stands for the paper's. sizes, which is not in "
-        "the paper, compares --retrieval-size with --alpha (main)",
+        help="tables and figures to reproduce; all stands for all of the paper's, and sizes, which "
+        "is not in the paper, compares --retrieval-size with --alpha (main)",
     )
     parser.add_argument("--out", help="folder of the experiment (DATA-reproduce)")
     parser.add_argument(
@@ -66,12 +66,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options that ``reproduce`` and ``compare`` have in common."""
     parser.add_argument(
-        "--seeds", type=cli.positive, default=3, help="number of seeds (%(default)s)"
+        "--seeds", type=cli.positive, default=3, metavar="N", help="number of seeds (%(default)s)"
     )
     parser.add_argument(
         "--first-seed",
         type=cli.count,
         default=1,
+        metavar="N",
         help="first seed; the others follow it (%(default)s)",
     )
     parser.add_argument(
@@ -154,7 +155,7 @@ class Page:
             self.write()
 
     def write(self) -> None:
-        """Writes the page about the results that are there."""
+        """Writes the page from the results so far."""
         results = self._runner.results(self._cells)
         found = [result for result in results if result is not None]
         unique = list({result["key"]: result for result in found}.values())

@@ -125,8 +125,6 @@ class Runner:
             "seed": cell.settings.seed,
             "versions": installed_versions(),
         }
-        # TensorFlow warns that every new model traces its functions anew.
-        tf.get_logger().setLevel("ERROR")
         with open(run.path / "log.txt", "a", encoding="utf-8") as log:
             with contextlib.redirect_stdout(log):
                 result.update(self._train_and_measure(run, cell.split, after_validation))

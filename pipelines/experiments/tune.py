@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=cli.positive,
         required=True,
         metavar="N",
-        help="number of items that will be retrieved, the N of the Recall@N to search for",
+        help="number of items that will be retrieved, the N of the Recall@N to maximize",
     )
     parser.add_argument(
         "--losses",
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=cli.positive,
         default=30,
         metavar="N",
-        help="number of trials in the study, with those of earlier calls (%(default)s)",
+        help="number of trials in the study, including those of earlier calls (%(default)s)",
     )
     parser.add_argument(
         "--seed",
@@ -147,7 +147,7 @@ class Search:
         """Runs trials until ``num_trials`` have ended."""
         states = self._optuna.trial.TrialState
         for left in self._study.get_trials(deepcopy=False, states=(states.RUNNING,)):
-            # Its process is gone. The same settings find its checkpoint.
+            # Its process is gone; a trial with the same settings continues from its checkpoint.
             self._study.tell(left.number, state=states.FAIL)
             self._study.enqueue_trial(left.params)
         while (done := len(self.finished())) < num_trials:

@@ -23,13 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--index",
         choices=INDEXES,
         default="brute_force",
-        help="brute_force: exact, fast enough below 100,000 items; partitioned: approximate, runs "
-        "on any TensorFlow server; scann: approximate and fastest, needs ScaNN's operations on "
-        "the server (%(default)s)",
+        help="kind of index. brute_force: exact, fast enough below 100,000 items; partitioned: "
+        "approximate, runs on any TensorFlow server; scann: approximate and fastest, needs ScaNN's "
+        "operations on the server (%(default)s)",
     )
     parser.add_argument(
         "--recall-target",
         type=cli.share,
+        metavar="X",
         default=0.95,
         help="share of the exact top N that an approximate index has to find (%(default)s)",
     )
@@ -37,17 +38,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--top-n",
         type=cli.positive,
         default=100,
+        metavar="N",
         help="largest number of items that a request may ask for (%(default)s)",
     )
     parser.add_argument(
         "--tune-users",
         type=cli.positive,
         default=1000,
-        help="held-out users per split on which the index is measured (%(default)s)",
+        metavar="N",
+        help="number of held-out users per split on which the index is measured (%(default)s)",
     )
     parser.add_argument(
         "--keep-versions",
         type=cli.positive,
+        metavar="N",
         help="number of newest versions to keep; older ones are removed (all)",
     )
     parser.add_argument(

@@ -35,11 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shards",
         type=cli.positive,
         default=8,
+        metavar="N",
         help="number of files that the catalogue is divided into (%(default)s)",
     )
     parser.add_argument(
         "--shard",
         type=cli.count,
+        metavar="N",
         help="number of the only shard to write, from 0, if several processes share the work (all)",
     )
     parser.add_argument(

@@ -39,6 +39,7 @@ from .warmup import write_warmup_requests
 def publish(args: argparse.Namespace) -> None:
     """Exports a run, with the options of the step."""
     out = Path(args.out)
+    # Called here for its check alone, before anything takes long.
     next_version(out)
     exported = Run.load(args.run_folder)
     if args.index == "scann":

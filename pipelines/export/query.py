@@ -19,17 +19,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--history",
         required=True,
+        metavar="IDS",
         help="comma-separated item ids, oldest first; '' asks for a user without a history",
     )
     parser.add_argument(
-        "--top-n", type=cli.positive, default=10, help="number of items to return (%(default)s)"
+        "--top-n",
+        type=cli.positive,
+        default=10,
+        metavar="N",
+        help="number of items to return (%(default)s)",
     )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--exclude", help="comma-separated item ids that are not returned")
     which.add_argument(
-        "--exclude-history", action="store_true", help="do not return items of the history"
+        "--exclude", metavar="IDS", help="comma-separated item ids to leave out (none)"
     )
-    which.add_argument("--among", help="comma-separated item ids to choose from (all items)")
+    which.add_argument(
+        "--exclude-history", action="store_true", help="leave out the items of the history"
+    )
+    which.add_argument(
+        "--among", metavar="IDS", help="comma-separated item ids to choose from (all items)"
+    )
 
 
 def run(args: argparse.Namespace) -> None:

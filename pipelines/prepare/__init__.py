@@ -68,42 +68,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace an existing --out")
 
     columns = parser.add_argument_group("columns (csv, tsv, parquet, movielens)")
-    for thing in ("user", "item"):
+    for thing, default in (
+        ("user", "user; 1 with --no-header; user_id for movielens"),
+        ("item", "item; 2 with --no-header; movie_id for movielens"),
+    ):
         columns.add_argument(
             f"--{thing}-column",
-            help=f"name of the {thing} column, or its number from 1 with --no-header",
+            metavar="COLUMN",
+            help=f"name of the {thing} column, or its number from 1 with --no-header ({default})",
         )
     columns.add_argument(
         "--time-column",
+        metavar="COLUMN",
         help="name or number of the time column, which holds numbers or ISO dates; 'none' means "
-        "that the rows are already in time order, which is also assumed if the file has no column "
-        "'time'",
+        "that the rows are already in time order (time if the file has such a column, otherwise "
+        "none; timestamp for movielens)",
     )
     columns.add_argument(
         "--separator",
         type=cli.separator,
-        help="separator between columns: one character, or 'tab', 'space' or 'comma'",
+        metavar="CHARACTER",
+        help="separator between columns: one character, or 'tab', 'space' or 'comma' (comma for "
+        "csv, tab for tsv, detected for presplit)",
     )
     columns.add_argument(
         "--header",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="whether the first line names the columns",
+        help="whether the first line names the columns (on; detected for presplit)",
     )
     columns.add_argument(
         "--tfds-name",
-        default="movielens/100k-ratings",
+        default=SourceOptions.tfds_name,
+        metavar="NAME",
         help="name of the data set in tensorflow-datasets (%(default)s)",
     )
-    columns.add_argument("--tfds-data-dir", help="data folder of tensorflow-datasets")
+    columns.add_argument(
+        "--tfds-data-dir",
+        metavar="FOLDER",
+        help="data folder of tensorflow-datasets (its own default)",
+    )
 
     filters = parser.add_argument_group("filters and split")
     for thing in ("item", "user"):
         filters.add_argument(
             f"--min-{thing}-count",
             type=cli.positive,
+            metavar="N",
             help=f"minimum number of interactions of {'an' if thing == 'item' else 'a'} {thing}; "
-            "items are filtered first, then users (default 5; taobao 20; authors and presplit 1)",
+            "items are filtered first, then users (5; 20 for taobao; 1 for authors and presplit)",
         )
     filters.add_argument(
         "--core", action="store_true", help="repeat both filters until nothing changes"
@@ -115,12 +128,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--split",
         type=cli.shares,
         default="8:1:1",
+        metavar="N:N:N",
         help="relative numbers of train, valid and test users (%(default)s)",
     )
     filters.add_argument(
         "--history-share",
         type=cli.share,
         default=0.8,
+        metavar="X",
         help="share of a valid or test user's items that form the history; the rest are targets "
         "(%(default)s)",
     )
@@ -128,16 +143,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--valid-share",
         type=cli.share,
         default=0.1,
+        metavar="X",
         help="share of each user's train pairs to hold out as valid, for presplit data without a "
         "valid file (%(default)s)",
     )
     filters.add_argument(
-        "--seed", type=int, default=0, help="seed of the shuffle of users (%(default)s)"
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="seed of the shuffle of users (%(default)s)",
     )
     filters.add_argument(
         "--max-bad-rows",
         type=cli.count,
         default=0,
+        metavar="N",
         help="maximum number of unusable rows to leave out before giving up (%(default)s)",
     )
 
@@ -150,13 +171,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     engine.add_argument(
         "--memory-limit",
+        metavar="SIZE",
         help="memory limit of DuckDB, or heap size of the Java process that --engine spark starts "
         f"({DEFAULT_MEMORY})",
     )
-    engine.add_argument("--threads", type=cli.positive, help="number of DuckDB threads (all cores)")
+    engine.add_argument(
+        "--threads", type=cli.positive, metavar="N", help="number of DuckDB threads (all cores)"
+    )
     engine.add_argument(
         "--spark-master",
         default="local[*]",
+        metavar="URL",
         help="URL of a Spark cluster, or local[N] for N threads on this machine; all machines of a "
         "cluster must see --input and --out under the same paths (%(default)s)",
     )
@@ -166,7 +191,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=cli.setting,
         metavar="KEY=VALUE",
-        help="a Spark setting, such as spark.executor.memory=8g; may be repeated",
+        help="a Spark setting, such as spark.executor.memory=8g; may be repeated (none)",
     )
 
 

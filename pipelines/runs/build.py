@@ -26,11 +26,6 @@ from .settings import LAZY_FROM_ROWS, TrainSettings
 
 _FINAL_SHARE = 0.01
 
-# A step may build several models, each of which traces its functions anew: no reason to warn.
-tf.get_logger().addFilter(
-    lambda record: "triggered tf.function retracing" not in record.getMessage()
-)
-
 
 def build_loss(settings: TrainSettings, num_items: int) -> RetrievalLoss:
     """The loss for a catalogue of ``num_items``."""

@@ -32,7 +32,7 @@ _EXAMPLES = {
     '"worker": ["host2:2222"]}, "task": {"type": "chief", "index": 0}}',
 }
 # The errors of remote operations when a process that they need is gone.
-_LOSSES = (
+_LOST_PROCESS_ERRORS = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
     tf.errors.CancelledError,
@@ -129,7 +129,7 @@ def watched(name: str) -> Iterator[None]:
         return
     try:
         yield
-    except _LOSSES as error:
+    except _LOST_PROCESS_ERRORS as error:
         raise LostWorkerError(
             "another process of the cluster is gone, so this one cannot go on. Start all of them "
             "again with the same command: training continues from the last checkpoint. "
@@ -328,8 +328,6 @@ def _connect_to_servers(task: Task) -> Cluster:
         )
         print(f"serving as {task.kind} {task.index} until this process is ended", flush=True)
         server.join()
-    # Each save is traced anew here, with a warning.
-    tf.get_logger().setLevel("ERROR")
     num_shards = len(task.cluster["ps"])
     strategy = tf.distribute.ParameterServerStrategy(resolver, table_partitioner(num_shards))
     if strategy.num_replicas_in_sync > 1:

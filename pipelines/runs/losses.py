@@ -75,7 +75,7 @@ class Loss:
 
     @property
     def sized(self) -> bool:
-        """Whether the loss can be told how many items will be retrieved."""
+        """Whether the loss takes the number of items that will be retrieved."""
         return "retrieval_size" in self.options
 
     def draw_options(self, draw: Draw, retrieval_size: int) -> dict[str, Any]:

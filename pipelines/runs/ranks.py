@@ -1,4 +1,4 @@
-"""What the library's metrics need to rank a split's targets: users, pairs and item vectors.
+"""Ranks of a split's targets: what the library's metrics need for them, and those of a run.
 
 Items of the user's history compete like all others, as in the paper, unless they are excluded. A
 target that is excluded with the history can never be retrieved: it ranks behind the catalogue.
@@ -12,12 +12,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfrs_croloss.metrics import ShardedCatalogue
+from tfrs_croloss.metrics import ShardedCatalogue, exact_ranks
 from tfrs_croloss.models import TwoTowerModel
 
 from ..data.batches import EvaluationInput
 from ..data.prepared import PreparedData
 from ..errors import UserError
+from .build import build_model, embed_histories
+from .checkpoints import restore_best
+from .distribution import Cluster
+from .folder import Run
 from .settings import TrainSettings
 
 
@@ -55,7 +59,7 @@ def user_numbers(data: PreparedData, split: str) -> np.ndarray:
 def shared_catalogue(
     model: TwoTowerModel, num_items: int, strategy: tf.distribute.Strategy | None
 ) -> ShardedCatalogue | None:
-    """The catalogue in parts over the replicas of a synchronous strategy; None if there is one.
+    """The catalogue in parts over the replicas of a synchronous strategy; None for one replica.
 
     Args:
       model: model that was built under the strategy.
@@ -88,6 +92,30 @@ def pairs_of(users: EvaluationInput, exclude_history: bool) -> dict[str, Any]:
         "excluded": users.seen if exclude_history else None,
         "excluded_positives": "miss",
     }
+
+
+def trained_ranks(
+    trained: Run,
+    data: PreparedData,
+    users: EvaluationInput,
+    exclude_history: bool,
+    cluster: Cluster | None = None,
+) -> np.ndarray:
+    """Ranks ``[num_pairs]`` of the users' targets by the best weights of a run."""
+    cluster = cluster or Cluster()
+    num_users = data.split("train").num_users
+    with cluster.strategy.scope():
+        model = build_model(trained.settings, data.num_items, num_users=num_users)
+        restore_best(trained.path, model)
+    shared = shared_catalogue(model, data.num_items, cluster.strategy)
+    if shared is not None and cluster.is_chief:
+        print(f"catalogue: {shared.num_items:,} items, shared by {shared.num_parts} replicas")
+    return exact_ranks(
+        embed_histories(model, users.histories, users.numbers),
+        catalogue_of(model, data.num_items, shared),
+        users.targets,
+        **pairs_of(users, exclude_history),
+    )
 
 
 def ranks_by_chance(

@@ -86,10 +86,10 @@ class TrainSettings(LossFields):
     )
 
     history_length: int = _setting(
-        Whole(1), 20, "number of latest items that the history keeps", "examples"
+        Whole(1), 20, "maximum number of items in a history, the latest ones", "examples"
     )
     min_history: int = _setting(
-        Whole(0), 4, "number of items that should come before a training position", "examples"
+        Whole(0), 4, "minimum number of items before a training position", "examples"
     )
     positions: str = _setting(
         OneOf(_positions),
@@ -128,7 +128,7 @@ class TrainSettings(LossFields):
     schedule: str = _setting(
         OneOf(("constant", "cosine", "linear", "exponential")),
         "constant",
-        "schedule of the learning rate, which decays to 1 % of its initial value",
+        "schedule of the learning rate, which decays to 1% of its initial value",
         "optimization",
     )
     epochs: int = _setting(
@@ -165,12 +165,15 @@ class TrainSettings(LossFields):
     max_validation_users: int | None = _setting(
         Whole(1),
         10_000,
-        "number of validation users; prepare has shuffled them, and the first ones are used",
+        "maximum number of validation users; the first ones are used, which prepare has shuffled",
         "validation",
         optional=True,
     )
     early_stopping_patience: int = _setting(
-        Whole(0), 3, "validations without a new best before training stops; 0: never", "validation"
+        Whole(0),
+        3,
+        "validations without a new best before training stops; 0 for never",
+        "validation",
     )
     cutoffs: tuple[int, ...] = _setting(
         Cutoffs(),
@@ -260,7 +263,7 @@ class TrainSettings(LossFields):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainSettings:
-        """The inverse of ``as_dict``; a setting that an older version did not have is default."""
+        """The inverse of ``as_dict``; a setting that is missing takes its default."""
         unknown = set(values) - set(options_of(cls))
         if unknown:
             raise UserError(
@@ -281,7 +284,7 @@ class TrainSettings(LossFields):
         for name in _foreign(loss, given):
             raise _does_not_take(loss, dashed(name), name, given[name])
         if loss != own:
-            # The options of another loss go with it.
+            # The options of the loss in the file belong to that loss alone.
             from_file = {k: v for k, v in from_file.items() if k not in loss_options()}
         elif file is not None and not file.is_record:
             for name in _foreign(loss, from_file):
@@ -290,7 +293,7 @@ class TrainSettings(LossFields):
                     label = f"`{name}` in {args.config}"
                     raise _does_not_take(loss, label, name, from_file[name])
         for name, option in options.items():
-            # One that is given replaces the other, if that one is from the file.
+            # An option that is given also overrides its counterpart in the file.
             if option.replaces in given and name not in given:
                 from_file.pop(name, None)
             if option.replaces is not None and name in given:
@@ -362,7 +365,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="YAML or JSON file of settings, whose keys are the names of the options with "
         "underscores, such as batch_size: 256; or the config.json of a run. Options on the "
-        "command line override it",
+        "command line override it (none)",
     )
 
 

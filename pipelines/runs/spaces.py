@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Numbers to search, evenly or evenly in the logarithm.
+    """Numbers to search, spaced evenly or evenly in the logarithm.
 
     >>> Range(1.0, 100.0, logarithmic=True).at(0.5)
     10.0
@@ -53,4 +53,4 @@ class Choice:
 Space = Range | Choice
 
 Draw = Callable[[str, Space], Any]
-"""Draws a value for the setting of a name from its space."""
+"""Draws a value from a space, for the setting of the given name."""

@@ -1,7 +1,7 @@
 """Step ``serve``: answers requests over REST and gRPC, as TensorFlow Serving does.
 
-``server`` starts and stops it; ``rest`` and ``grpc_service`` answer requests. ``versions`` finds
-the loaded version, and ``batching`` runs its ``saved_model``. ``settings`` has the options.
+``server`` starts and stops it; ``rest`` and ``grpc_service`` answer requests. ``versions`` loads
+and finds versions, and ``batching`` runs their ``saved_model``. ``settings`` has the options.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from ..common.options import add_options, options_of, read_options
 from ..common.program import command
 from ..errors import UserError
+from ..export.versions import newest_version
 from .limits import Limits
 from .settings import BatchSettings, ServerSettings
 
@@ -40,15 +41,9 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(
             f"--model {args.model} should be a folder. Run '{command('export')}' first."
         )
-    if not any(path.name.isdecimal() for path in folder.iterdir()):
-        raise UserError(
-            f"--model {args.model} has no version of a model. Run '{command('export')}' first."
-        )
+    newest_version(Path(args.model))
     # Imported here, since '--help' and a wrong folder need no TensorFlow.
-    import tensorflow as tf
-
     from .server import serve
 
-    tf.get_logger().setLevel("ERROR")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     serve(settings)

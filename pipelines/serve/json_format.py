@@ -52,7 +52,7 @@ def parse(body: bytes) -> PredictBody:
         value = json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         reason = "too deep" if isinstance(error, RecursionError) else str(error)
-        raise invalid(f"the body should be JSON, but: {reason}.") from error
+        raise invalid(f"the body should be JSON: {reason}.") from error
     if not isinstance(value, dict):
         raise invalid(f"the body should be a JSON object. Received: {_kind(value)}.")
     if unknown := sorted(set(value) - _KNOWN_KEYS):

@@ -27,8 +27,8 @@ BODY_SECONDS = 60.0
 # Bodies and answers above these sizes are converted in a thread, so that other requests go on.
 LARGE_BODY = 1 << 16
 LARGE_ANSWER = 1 << 14
-# How long open connections have to be closed by their clients before the server closes them.
-FAREWELL_SECONDS = 0.5
+# How long clients have to close their connections before the server does.
+CLOSE_SECONDS = 0.5
 _TOO_MANY_CONNECTIONS = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
     b'Connection: close\r\nContent-Length: 34\r\n\r\n{"error": "too many connections."}'
@@ -103,7 +103,7 @@ class RestApi:
         async def close() -> None:
             listener.close()
             if server.connections:
-                await asyncio.sleep(FAREWELL_SECONDS)
+                await asyncio.sleep(CLOSE_SECONDS)
             await runner.cleanup()
 
         return listener.sockets[0].getsockname()[1], close

@@ -68,7 +68,7 @@ class Version:
         self.state = State.AVAILABLE
 
     def end(self, code: Code = Code.OK, message: str = "") -> None:
-        """Lets go of what was loaded."""
+        """Releases the loaded model."""
         for name in ("model", "batcher"):
             self.__dict__.pop(name, None)
         self.state, self.code, self.message = State.END, code, message

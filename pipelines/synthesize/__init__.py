@@ -25,18 +25,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this step."""
     parser.add_argument("--out", required=True, help="file to write, .csv or .parquet")
     parser.add_argument(
-        "--users", type=cli.positive, default=4_000, help="number of users (%(default)s)"
+        "--users",
+        type=cli.positive,
+        default=4_000,
+        metavar="N",
+        help="number of users (%(default)s)",
     )
     parser.add_argument(
-        "--items", type=cli.positive, default=3_000, help="number of items (%(default)s)"
+        "--items",
+        type=cli.positive,
+        default=3_000,
+        metavar="N",
+        help="number of items (%(default)s)",
     )
     parser.add_argument(
         "--mean-length",
         type=cli.positive,
         default=25,
+        metavar="N",
         help="mean number of interactions per user (%(default)s)",
     )
-    parser.add_argument("--seed", type=cli.count, default=0, help="random seed (%(default)s)")
+    parser.add_argument(
+        "--seed", type=cli.count, default=0, metavar="N", help="random seed (%(default)s)"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
 
 
@@ -46,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
     if args.items < 2:
         raise UserError(f"--items should be at least 2. Received: {args.items}.")
     if out.suffix not in (".csv", ".parquet"):
-        raise UserError(f"--out should end in .csv or .parquet. Received: {out}")
+        raise UserError(f"--out should end in .csv or .parquet. Received: {out}.")
     if out.exists() and not args.overwrite:
         raise UserError(f"--out {out} exists. Pass --overwrite to replace it.")
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -51,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint-steps",
         type=cli.positive,
-        help="steps between further checkpoints (none: after each validation only)",
+        metavar="N",
+        help="number of steps between checkpoints, besides those after validations (none)",
     )
     distribution.add_arguments(parser, "train")
     add_settings(parser)
@@ -86,7 +87,7 @@ def _begin(
     cluster: distribution.Cluster,
     held: contextlib.ExitStack,
 ) -> tuple[Run, bool]:
-    """Opens the run on the chief while the other workers wait; also returns if it is finished.
+    """Opens the run on the chief while the other workers wait; also returns whether it is finished.
 
     Args:
       args: options of the step.

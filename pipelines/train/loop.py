@@ -132,7 +132,7 @@ class Bookkeeper(tf.keras.callbacks.Callback):
             self.model.stop_training = True
         elif state.step >= self._total_steps:
             state.stopped = "all steps done"
-        # Of the next interval, for a checkpoint that continues right here.
+        # The checkpoint below belongs to the next interval.
         self.model.loss_tracker.reset_state()
         self._save()
         self._records.write(state.rows)
@@ -178,7 +178,7 @@ def train(
     pictures: bool = True,
     cluster: Cluster | None = None,
 ) -> dict[str, Any]:
-    """Trains, or goes on training, until the run is finished.
+    """Trains, or continues training, until the run is finished.
 
     Args:
       run: folder and settings of the run.
@@ -189,7 +189,7 @@ def train(
         stop.
       pictures: whether to draw the learning curves.
       cluster: devices to train on; one by default. Every process of a synchronous cluster
-        calls this, and does the same up to the last bit; the chief alone writes.
+        calls this, and computes the same bit by bit; the chief alone writes.
 
     Returns:
       The contents of ``result.json``.
@@ -258,7 +258,7 @@ def _train(
     )
     if state.step % interval and state.mean_loss is not None:
         bookkeeper.keep_loss(state.mean_loss)
-    # An interrupted run may have gone on past its checkpoint before it could say so in its files.
+    # The files of an interrupted run may not match the checkpoint that it continues from.
     if state.rows:
         records.write(state.rows)
     asynchronous = None

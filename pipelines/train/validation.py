@@ -87,7 +87,7 @@ class Validator:
     def _probe(self, model: TwoTowerModel, step: int) -> dict[str, float]:
         """Ranks among sampled candidates, in the training batches that come next."""
         if self._probe_function is None:
-            # Rewriting what does not branch on a tensor would take longer than all else here.
+            # AutoGraph takes longer than the rest of the probe, and nothing branches on a tensor.
             @tf.function(autograph=False)
             def probe(number: tf.Tensor) -> dict[str, tf.Tensor]:
                 features = self._input.batch(number)

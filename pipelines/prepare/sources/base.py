@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...data.prepared import SPLITS
 from ...errors import UserError
 from ..rows.readers import Reader
 
@@ -15,7 +16,8 @@ SPLIT_USERS = "users"
 USERS_ARE_SPLIT = "users are split"
 PAIRS_ARE_SPLIT = "pairs are split"
 
-PARTS = ("train", "valid", "test")
+# The part of a row counts in this order.
+PARTS = SPLITS
 
 
 @dataclass(frozen=True)

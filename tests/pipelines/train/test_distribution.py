@@ -68,7 +68,7 @@ class Processes:
     def start_cluster(
         self, strategy: str, *options: object, step: str = "train", **sizes: int
     ) -> dict[str, subprocess.Popen[str]]:
-        """Starts so many processes of each kind."""
+        """Starts the given number of processes of each kind."""
         addresses = free_addresses(sum(sizes.values()))
         cluster = {kind: [addresses.pop() for _ in range(size)] for kind, size in sizes.items()}
         return {
