@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pathlib
 from collections.abc import Callable, Mapping
@@ -13,6 +14,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from tests.support.processes import ROOT, python_output
 from tests.support.tiny_run import tiny_data, tiny_run  # noqa: F401
+
+# As in the console of a step: with many models in one process, TensorFlow warns of retracing.
+logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 SHARED_DATA = ROOT.parent / "shared" / "data"
 

@@ -281,12 +281,12 @@ def test_positives_of_earlier_batches_are_negatives_and_count_by_the_mixture() -
     losses = []
     for row, positive in enumerate([2, 0, 3]):
         scores = vectors @ queries[row] / 0.5
-        rivals = [item for item in [0, 1, 2, 5, 4, 4, 1] if item != positive]
+        negatives = [item for item in [0, 1, 2, 5, 4, 4, 1] if item != positive]
         rank = 1.0
-        for item in rivals:
+        for item in negatives:
             drawn = (3 * share[item] + 4 / NUM_ITEMS) / 7
             gap = scores[item] - scores[positive]
-            rank += math.log1p(math.exp(gap)) / (len(rivals) * drawn)
+            rank += math.log1p(math.exp(gap)) / (len(negatives) * drawn)
         losses.append(math.log(rank))
     assert float(model.compute_loss(batch, training=True)) == pytest.approx(
         sum(losses) / 3, rel=1e-5

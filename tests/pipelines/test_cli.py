@@ -9,7 +9,7 @@ import pytest
 
 import pipelines.__main__ as cli
 from pipelines.errors import UserError
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, python_output
 
 
 def run(*arguments, **keywords):
@@ -51,22 +51,14 @@ def test_no_tensorflow_before_it_is_needed(arguments):
         "except SystemExit as stop: assert stop.code == 0\n"
         "assert not [name for name in sys.modules if name.split('.')[0] == 'tensorflow']"
     )
-    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True)
+    python_output("-c", script)
 
 
 def test_keras_2_is_chosen_before_tensorflow_but_the_user_comes_first():
     script = "import os, pipelines; print(os.environ['TF_USE_LEGACY_KERAS'])"
     for value, expected in ((None, "1"), ("0", "0")):
-        environment = {} if value is None else {"TF_USE_LEGACY_KERAS": value}
-        result = subprocess.run(
-            [sys.executable, "-c", script],
-            cwd=ROOT,
-            env=environment,
-            text=True,
-            capture_output=True,
-            check=True,
-        )
-        assert result.stdout.strip() == expected
+        printed = python_output("-c", script, environment={"TF_USE_LEGACY_KERAS": value})
+        assert printed.strip() == expected
 
 
 def test_a_step_runs_with_its_arguments(step):

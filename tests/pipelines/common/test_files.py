@@ -1,7 +1,6 @@
 """Folders that are complete or absent."""
 
 import errno
-import os
 import shutil
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import pytest
 
 from pipelines.common import files
 from pipelines.errors import UserError
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, python_output
 
 
 def names(folder):
@@ -142,7 +141,7 @@ def test_versions_come_without_imports():
         "assert {'python', 'numpy', 'duckdb'} <= set(found), found\n"
         "assert not {'tensorflow', 'duckdb', 'numpy'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, env={**os.environ})
+    python_output("-c", script)
 
 
 def test_a_drive_without_locks(tmp_path, monkeypatch):
