@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..common.files import json_sha256
@@ -96,6 +98,11 @@ def seed_by_seed(
         for seed in seeds
         for variant in chosen
     ]
+
+
+def experiment_folder(args: argparse.Namespace, step: str) -> Path:
+    """The folder of ``--out``, or by default the name of ``--data`` followed by the step."""
+    return Path(args.out or f"{str(args.data).rstrip('/')}-{step}")
 
 
 def data_defaults(data: PreparedData) -> dict[str, Any]:

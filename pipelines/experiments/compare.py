@@ -11,7 +11,6 @@ import argparse
 import dataclasses
 import itertools
 import time
-from pathlib import Path
 from typing import Any
 
 from scipy.stats import qmc
@@ -26,7 +25,7 @@ from ..runs.losses import GROUPS, LOSSES, Contestant, choose, contestants
 from ..runs.settings import TrainSettings, add_shared_settings, shared_settings
 from ..runs.spaces import Range
 from . import report
-from .cells import SHARED_SETTINGS, Cell, Variant, data_defaults, seed_by_seed
+from .cells import SHARED_SETTINGS, Cell, Variant, data_defaults, experiment_folder, seed_by_seed
 from .paper_tables import quick
 from .reproduce import SECONDS_BETWEEN_REPORTS, add_common_arguments
 from .runner import Result, Runner, monitored
@@ -185,7 +184,7 @@ def run(args: argparse.Namespace) -> None:
             build_loss(variant.settings(base, args.search_seed), data.num_items)
         except UserError as error:
             raise UserError(f"--losses {variant.name}: {error}") from error
-    out = Path(args.out or f"{str(args.data).rstrip('/')}-compare")
+    out = experiment_folder(args, "compare")
     runner = Runner(out, data, args.keep_runs)
     comparison = Comparison(runner, variants, base, args.search_seed, list(seeds), args.average)
     with runner.lock():

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import time
-from pathlib import Path
 from typing import Any
 
 from .. import cli
@@ -23,7 +22,7 @@ from ..common.page import Block, Heading, Picture, Text, write_page
 from ..data.prepared import PreparedData
 from ..runs.settings import TrainSettings, add_shared_settings, shared_settings
 from . import pictures, report
-from .cells import SHARED_SETTINGS, Cell, data_defaults, seed_by_seed
+from .cells import SHARED_SETTINGS, Cell, data_defaults, experiment_folder, seed_by_seed
 from .measure import paired_test
 from .paper_numbers import published_dataset
 from .paper_tables import (
@@ -110,7 +109,7 @@ def run(args: argparse.Namespace) -> None:
     seeds = range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds))
     variants = [entry.variant for table in tables for entry in table.entries]
     cells = seed_by_seed(variants, base, seeds)
-    out = Path(args.out or f"{str(args.data).rstrip('/')}-reproduce")
+    out = experiment_folder(args, "reproduce")
     runner = Runner(out, data, args.keep_runs)
     page = Page(runner, tables, cells, base, args.average, dataset == protocol)
     with runner.lock():

@@ -25,7 +25,7 @@ from ..runs.folder import data_checksum, training_differences
 from ..runs.losses import GROUPS, LOSSES, choose, names
 from ..runs.settings import TrainSettings, add_shared_settings, train_command
 from ..runs.spaces import Choice, Range, Space
-from .cells import SHARED_SETTINGS, Cell, Variant
+from .cells import SHARED_SETTINGS, Cell, Variant, experiment_folder
 from .compare import base_settings
 from .runner import Runner, monitored
 
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
     data = PreparedData.load(args.data)
     base = dataclasses.replace(base_settings(args, data), seed=args.seed)
     losses = chosen_losses(args.losses)
-    out = Path(args.out or f"{str(args.data).rstrip('/')}-tune")
+    out = experiment_folder(args, "tune")
     runner = Runner(out, data)
     with runner.lock():
         _check_same_search(out, base, losses, data)

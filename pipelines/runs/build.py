@@ -22,9 +22,7 @@ from tfrs_croloss.tasks import CatalogueRetrieval, Retrieval
 
 from ..errors import UserError
 from .losses import LOSSES
-from .settings import LAZY_FROM_ROWS, TrainSettings
-
-_FINAL_SHARE = 0.01
+from .settings import FINAL_RATE_SHARE, LAZY_FROM_ROWS, TrainSettings
 
 
 def build_loss(settings: TrainSettings, num_items: int) -> RetrievalLoss:
@@ -115,13 +113,13 @@ def build_optimizer(
 def _schedule(settings: TrainSettings, total_steps: int) -> Any:
     start = settings.learning_rate
     if settings.schedule == "cosine":
-        return tf.keras.optimizers.schedules.CosineDecay(start, total_steps, alpha=_FINAL_SHARE)
+        return tf.keras.optimizers.schedules.CosineDecay(start, total_steps, alpha=FINAL_RATE_SHARE)
     if settings.schedule == "linear":
         return tf.keras.optimizers.schedules.PolynomialDecay(
-            start, total_steps, start * _FINAL_SHARE
+            start, total_steps, start * FINAL_RATE_SHARE
         )
     if settings.schedule == "exponential":
-        return tf.keras.optimizers.schedules.ExponentialDecay(start, total_steps, _FINAL_SHARE)
+        return tf.keras.optimizers.schedules.ExponentialDecay(start, total_steps, FINAL_RATE_SHARE)
     return start
 
 

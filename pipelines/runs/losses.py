@@ -375,7 +375,7 @@ def choose(given: Iterable[str], members: Mapping[str, Iterable[str]], option: s
     chosen: dict[str, None] = {}
     for word in given:
         if word not in members:
-            raise UserError(f"{option} should be of {', '.join(members)}. Received: {word!r}.")
+            raise UserError(f"{option} should be among {', '.join(members)}. Received: {word!r}.")
         chosen.update(dict.fromkeys(members[word]))
     return list(chosen)
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..data.batches import WindowOptions
 
 LAZY_FROM_ROWS = 100_000
+FINAL_RATE_SHARE = 0.01
 
 
 def _positions() -> tuple[str, ...]:
@@ -128,7 +129,8 @@ class TrainSettings(LossFields):
     schedule: str = _setting(
         OneOf(("constant", "cosine", "linear", "exponential")),
         "constant",
-        "schedule of the learning rate, which decays to 1% of its initial value",
+        f"schedule of the learning rate; all but constant end at {FINAL_RATE_SHARE:.0%} of its "
+        "initial value",
         "optimization",
     )
     epochs: int = _setting(

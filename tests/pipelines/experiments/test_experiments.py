@@ -537,7 +537,7 @@ def test_tune_searches_the_family_unless_told() -> None:
     assert tune.chosen_losses(args.losses) == ("cro", "lambda")
     assert tune.chosen_losses(["psl", "conventional"]) == ("softmax", "triplet", "bpr", "psl")
     assert tune.chosen_losses(["all"]) == tuple(LOSSES)
-    with pytest.raises(UserError, match="--losses should be of all, .*Received: 'best'"):
+    with pytest.raises(UserError, match="--losses should be among all, .*Received: 'best'"):
         tune.chosen_losses(["best"])
 
 
@@ -600,7 +600,7 @@ def test_flat_table_marks_the_best_and_tests_it() -> None:
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["compare", "--losses", "best"], "--losses should be of all, "),
+        (["compare", "--losses", "best"], "--losses should be among all, "),
         (["compare", "--temperatures", "0.3", "0.1"], "the lower first"),
         (["compare", "--search-seed", "2"], "--search-seed should not be one"),
         (["compare", "--losses", "bpr", "--report-only"], "should find the search finished"),
