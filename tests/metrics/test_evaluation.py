@@ -1,4 +1,4 @@
-"""What is computed from ranks."""
+"""Metrics and reports that are computed from ranks."""
 
 from __future__ import annotations
 

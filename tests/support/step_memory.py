@@ -1,7 +1,8 @@
 """Run as a program: the peak memory of a training step with many candidates, in bytes.
 
-Memory is of a whole process, and devices have to be made before TensorFlow starts, hence the
-process. Prints one number: how far a step of full size raises the peak above that of small ones.
+It needs a process of its own, since peak memory is that of a whole process and devices have to be
+configured before TensorFlow starts. It prints by how much a full-size step raises the peak memory
+above that of small steps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Training on several devices and in several processes: the curve of one, and what if one dies."""
+"""Training on several devices and processes: the learning curve of one, and lost processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training: what a run leaves behind, and that nothing can throw it off its course."""
+"""Training: the files of a run, and results that do not depend on interruptions."""
 
 from __future__ import annotations
 
