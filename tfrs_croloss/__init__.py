@@ -1,7 +1,7 @@
 """Losses and tasks that train retrieval models for the Recall@N that is served.
 
 ``losses`` needs TensorFlow alone, with Keras 2 or Keras 3. The other packages are loaded when they
-are first used; those that build on TensorFlow Recommenders need Keras 2, and say so.
+are first used; those that need Keras 2, as TensorFlow Recommenders does, say so.
 """
 
 from __future__ import annotations

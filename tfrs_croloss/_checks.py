@@ -154,7 +154,8 @@ def rows(values: tf.Tensor, wrong: tf.Tensor, message: str) -> tf.Tensor:
     if tf.executing_eagerly():
         if bool(tf.reduce_any(wrong)):
             numbers = [int(row) for row in tf.where(wrong)[:, 0]]
-            more = "" if len(numbers) <= _MAX_ROWS_IN_MESSAGE else f" and {len(numbers) - 10} more"
+            not_listed = len(numbers) - _MAX_ROWS_IN_MESSAGE
+            more = f" and {not_listed} more" if not_listed > 0 else ""
             raise ValueError(f"{message} Rows: {numbers[:_MAX_ROWS_IN_MESSAGE]}{more}.")
         return values
     check = tf.debugging.Assert(

@@ -1,4 +1,4 @@
-"""The check for Keras 2, and custom kernels and weightings in a configuration."""
+"""The check for Keras 2, and the serialisation of custom kernels and weightings."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def require_keras_2(what: str) -> None:
     """Raises an ImportError with the remedy unless ``tf.keras`` is Keras 2.
 
     Args:
-      what: the module or class that needs it, for the message.
+      what: the module or class that needs Keras 2, for the message.
     """
-    # Keras 2 under its new name tells no version through tf.keras; Keras 3 does.
+    # Keras 2 from the package tf-keras has no version in tf.keras; Keras 3 has one.
     version = str(getattr(tf.keras, "__version__", "2"))
     if not version.startswith("2"):
         raise ImportError(

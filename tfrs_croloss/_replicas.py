@@ -13,7 +13,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 BLOCK_SIZE = 65_536
-"""How many items of a catalogue are embedded, read or written at a time."""
+"""Number of items of a catalogue that are embedded, read or written at a time."""
 
 
 def count() -> int:
@@ -66,9 +66,9 @@ def all_candidates(columns: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 
 
 def exchangeable(values: tf.Tensor) -> tf.Tensor:
-    """``values`` as replicas can exchange them: strings as hashes, booleans as integers.
+    """``values`` in a form that replicas can exchange: strings as hashes, booleans as integers.
 
-    With one replica, values stay as they are.
+    With one replica, the values do not change.
     """
     if count() > 1 and values.dtype == tf.bool:
         return tf.cast(values, tf.int32)

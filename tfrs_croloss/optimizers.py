@@ -1,7 +1,7 @@
 r"""Adam for embedding tables of millions of rows.
 
 Keras' Adam updates every row of a table in every step, because moments decay and moves go on for
-rows without a gradient. `LazyAdam` leaves those rows, their moments included, as they are, so that
+rows without a gradient. `LazyAdam` does not change those rows or their moments, so that
 the cost of a step depends on the rows in the batch and not on the size of the table.
 """
 
@@ -40,8 +40,8 @@ class LazyAdam(tf.keras.optimizers.Adam):
     of rows that occur several times in a batch are summed first. Clipping is that of the Keras base
     class, which clips before it sums.
 
-    Two options of the base class pass over whole tables in every step, and so give away the speed:
-    ``use_ema``, and variables with a constraint.
+    Two options of the base class pass over whole tables in every step, and are slow: ``use_ema``,
+    and variables with a constraint.
 
     >>> table = tf.Variable([[1.0], [2.0]])
     >>> gradient = tf.IndexedSlices(tf.constant([[3.0]]), tf.constant([1]), tf.constant([2, 1]))
@@ -105,10 +105,10 @@ class LazyAdam(tf.keras.optimizers.Adam):
         )
 
     def _apply_weight_decay(self, variables: Sequence[tf.Variable]) -> None:
-        """Nothing: the base class would pass over whole tables, `update_step` decays instead."""
+        """Does nothing, since the base class passes over whole tables; `update_step` decays."""
 
     def update_step(self, gradient: Any, variable: tf.Variable) -> None:
-        """Applies one gradient to one variable; indices of a sparse one are distinct."""
+        """Applies one gradient to one variable; the indices of a sparse gradient are distinct."""
         decay = None
         if self.weight_decay and self._use_weight_decay(variable):
             decay = tf.cast(self.learning_rate, variable.dtype) * tf.cast(

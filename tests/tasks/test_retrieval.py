@@ -270,7 +270,10 @@ def test_masks_are_safe_in_half_precision(policy):
     [
         (lambda: Retrieval(temperature=0.0), "`temperature` should be a finite number above 0"),
         (lambda: Retrieval(temperature=-1), "`temperature`"),
-        (lambda: Retrieval(num_items=10), "`num_items` should be given with a loss that ranks"),
+        (
+            lambda: Retrieval(num_items=10),
+            "`num_items` should only be given with a loss of tfrs_croloss",
+        ),
         (
             lambda: Retrieval(CROLoss(num_items=5), num_items=10),
             "`num_items` should be that of the",

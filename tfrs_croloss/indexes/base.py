@@ -166,7 +166,7 @@ class BruteForceIndex(Index):
 
 
 def as_rows(item_embeddings: Any) -> np.ndarray | VectorFiles:
-    """`VectorFiles` as they are, and anything else as a float32 array."""
+    """Returns `VectorFiles` unchanged, and anything else as a float32 array."""
     if isinstance(item_embeddings, VectorFiles):
         return item_embeddings
     return np.asarray(item_embeddings, np.float32)

@@ -232,11 +232,11 @@ def tune(
     Raises:
       RecallNotReached: no settings reach the target.
     """
-    target = _checks.positive_number("recall_target", recall_target, remedy="Pass a share.")
+    remedy = "Pass a share, such as 0.95."
+    target = _checks.positive_number("recall_target", recall_target, remedy=remedy)
     if target > 1.0:
         raise ValueError(
-            f"`recall_target` should be in (0, 1]. Received: {recall_target!r}. Pass a share, such "
-            "as 0.95."
+            f"`recall_target` should be in (0, 1]. Received: {recall_target!r}. {remedy}"
         )
     exact = _Exact(index, queries, top_n)
     check = _Exact(index, check_queries, top_n, "check_queries")

@@ -81,7 +81,7 @@ def losses_and_factors(
 
     Args:
       chunks: the sums over all candidates.
-      objective: what the loss makes of the ranks.
+      objective: how the loss follows from the ranks.
       estimator: how the candidates represent the catalogue.
     """
     weighting = objective.weighting
@@ -123,5 +123,5 @@ def _log_rank(chunks: Sequence[kernels.BlockCounts], estimator: RankEstimator) -
 
 
 def _log_scales(chunks: Sequence[kernels.BlockCounts]) -> list[tf.Tensor]:
-    """The scale of each chunk; none where the kernel does not scale its sums."""
+    """The log scale of each chunk; an empty list if the kernel does not scale its sums."""
     return [counts.log_scale for counts in chunks if counts.log_scale is not None]

@@ -308,7 +308,7 @@ def _only_positives(labels: tf.Tensor, mask: tf.Tensor | None) -> tuple[tf.Tenso
 
 
 def check_finite(scores: tf.Tensor, considered: tf.Tensor) -> tf.Tensor:
-    """``scores``; raises an error that lists the rows where a considered one is not finite."""
+    """Returns ``scores``; raises an error that lists the rows with a score that is not finite."""
     wrong = tf.logical_and(considered, tf.logical_not(tf.math.is_finite(scores)))
     return _checks.rows(
         scores,

@@ -5,14 +5,14 @@ All expect scores that are already divided by the temperature, as the tasks do, 
 sampling probabilities, half precision. A negative that is drawn with probability q has the weight
 :math:`v = 1 / (q \, (|I| - 1))`, which is 1 for uniform draws; without probabilities v = 1.
 
-=========================  ======  ==============================================================
-class                      known   loss of a positive with score s among negatives :math:`s_j`
-=========================  ======  ==============================================================
-``BinaryCrossEntropy``     gBCE    :math:`(\beta \, \zeta(-s) + \sum_j v_j \zeta(s_j)) / (n + 1)`
-``PairwiseSoftmaxLoss``    PSL     :math:`\log(1 + \sum_j v_j f(t (s_j - s))^{1/t})`
-``BilateralSoftmax``       BSL     :math:`-s + \kappa \log \sum_j v_j e^{s_j}`
-``SoftmaxAtK``             SL@K    :math:`w \log(1 + \sum_j v_j e^{s_j - s})`
-=========================  ======  ==============================================================
+=========================  ========  ==============================================================
+class                      known as  loss of a positive with score s among negatives :math:`s_j`
+=========================  ========  ==============================================================
+``BinaryCrossEntropy``     gBCE      :math:`(\beta \, \zeta(-s) + \sum_j v_j \zeta(s_j)) / (n + 1)`
+``PairwiseSoftmaxLoss``    PSL       :math:`\log(1 + \sum_j v_j f(t (s_j - s))^{1/t})`
+``BilateralSoftmax``       BSL       :math:`-s + \kappa \log \sum_j v_j e^{s_j}`
+``SoftmaxAtK``             SL@K      :math:`w \log(1 + \sum_j v_j e^{s_j - s})`
+=========================  ========  ==============================================================
 
 with the softplus :math:`\zeta(x) = \log(1 + e^x)`. PSL is a rank loss with a kernel of its own;
 the others are functions of a row's scores.
@@ -130,6 +130,8 @@ class PairwiseSoftmaxLoss(RankLoss):
     Args:
       activation: ``"tanh"``, ``"atan"`` or ``"relu"``.
       temperature: half the temperature that divides the cosines.
+      num_items: size of the catalogue; without it the candidates at hand are the catalogue.
+      name: name of the loss.
 
     The other arguments are as in ``CROLoss``.
 
@@ -371,7 +373,7 @@ def _considered(scores: tf.Tensor, *considered: tf.Tensor) -> tf.Tensor:
 def _log_sum_exp(
     scores: tf.Tensor, valid: tf.Tensor, weights: tf.Tensor | None = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """``[num_queries, 1]`` the log of the sum of ``weights * exp(scores)``, and its gradient.
+    """The log of the sum of ``weights * exp(scores)``, ``[num_queries, 1]``, and its gradient.
 
     In rows without a valid candidate, the logarithm is far below any score and the gradient is 0.
     """

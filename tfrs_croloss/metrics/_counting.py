@@ -18,7 +18,7 @@ import tensorflow as tf
 RESCORED_AT_ONCE = 16_384
 # Ties that blocks leave open are settled together for this many blocks.
 _BLOCKS_AT_ONCE = 16
-# Sums of as many squares of 6 are exact in float32.
+# Sums of up to this many squares of 6 are exact in float32.
 LARGEST_BLOCK = 2**18
 
 

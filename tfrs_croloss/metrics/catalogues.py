@@ -84,7 +84,7 @@ class HeldCatalogue(Catalogue):
 
 
 def as_catalogue(candidates: Any) -> Catalogue:
-    """A catalogue as it is, and anything else as a tensor that is checked."""
+    """Returns a catalogue unchanged, and anything else as a checked ``HeldCatalogue``."""
     return candidates if isinstance(candidates, Catalogue) else HeldCatalogue(candidates)
 
 
@@ -92,9 +92,9 @@ class ShardedCatalogue(Catalogue):
     """Vectors in consecutive parts, one on each replica of a synchronous strategy.
 
     Each replica computes its own part, holds nothing else, and counts over it; the counts are
-    added. Ranks are those of the whole catalogue in one place, to the last one. In a cluster of
-    several processes, each makes the catalogue and ranks the same pairs at the same time, and each
-    has all ranks in the end.
+    added. The ranks are exactly those of the whole catalogue in one place. In a cluster of several
+    processes, each process builds the catalogue, ranks the same pairs at the same time, and has all
+    ranks in the end.
 
     >>> table = tf.constant([[3.0, 1.0], [2.0, 1.0], [2.0, 7.0], [1.0, 9.0]])
     >>> catalogue = ShardedCatalogue(
@@ -104,11 +104,11 @@ class ShardedCatalogue(Catalogue):
     (4, 2, 1)
 
     Args:
-      strategy: such as `tf.distribute.MirroredStrategy` or
+      strategy: a synchronous strategy, such as `tf.distribute.MirroredStrategy` or
         `tf.distribute.MultiWorkerMirroredStrategy`.
-      embed_items: maps ids ``[num]`` int64 to vectors ``[num, dim]`` as they are scored; is called
-        in the context of a replica, where it finds that replica's variables.
-      num_items: the ids are from 0 up to, not including, this number.
+      embed_items: maps ids ``[num]`` int64 to the vectors ``[num, dim]`` that are scored. It is
+        called in the context of a replica, where it finds that replica's variables.
+      num_items: size of the catalogue; ids are 0 to ``num_items - 1``.
       block_size: number of items to embed at a time.
 
     Attributes:
@@ -198,7 +198,7 @@ class ShardedCatalogue(Catalogue):
         own = tf.where((item_ids >= first) & (item_ids < last))
         rows = tf.gather(part, tf.gather_nd(item_ids, own) - first)
         scores = _counting.pair_scores(tf.gather_nd(queries, own), rows)
-        # Zero but for the replica that has the item.
+        # Zero on every replica but the one that has the item.
         return _replicas.total(tf.scatter_nd(own, scores, tf.shape(item_ids, tf.int64)))
 
     def _counts_of_part(
@@ -221,7 +221,7 @@ class ShardedCatalogue(Catalogue):
         return _replicas.shard_rows(replica, _replicas.count(), self.num_items)
 
     def _local(self, values: Any) -> np.ndarray:
-        """What every replica has, on the first of this process."""
+        """The value that all replicas share, from the first replica of this process."""
         return np.asarray(self._strategy.experimental_local_results(values)[0])
 
 
@@ -253,9 +253,10 @@ def _in_blocks(
 
 
 def _summary_of_all(vectors: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
-    """Of each replica, ``[num_replicas, 4]`` float64.
+    """A summary of each replica's vectors, ``[num_replicas, 4]`` float64.
 
-    How many rows are not finite, the first such item, the largest length, the first item of it.
+    The columns are the number of rows that are not finite, the first such item, the largest length
+    and the first item of that length.
     """
     bad = tf.logical_not(tf.reduce_all(tf.math.is_finite(vectors), axis=1))
     lengths = tf.where(bad, tf.constant(0.0, tf.float64), _counting.norms(vectors))

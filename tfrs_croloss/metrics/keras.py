@@ -1,4 +1,4 @@
-"""Keras' ways to exact Recall@N: a metric for retrieval tasks, and a callback for ``fit``.
+"""Exact Recall@N in Keras: a metric for retrieval tasks, and a callback for ``fit``.
 
 Both count ranks (see ``tfrs_croloss.metrics._counting``): no sort, no top-k, and ties count against
 the positive.
@@ -24,7 +24,7 @@ from tfrs_croloss.metrics.report import (
 
 require_keras_2("tfrs_croloss.metrics.FactorizedRecall and RecallCallback")
 
-import tensorflow_recommenders as tfrs  # noqa: E402  (explained by the check above)
+import tensorflow_recommenders as tfrs  # noqa: E402
 
 _NEVER = tf.int64.max
 
@@ -56,8 +56,8 @@ class FactorizedRecall(tfrs.metrics.Factorized):
     With ``true_candidate_ids`` a positive is looked up in the catalogue and its rank is exact. A
     positive that is not there is never retrieved. Without ids, ``true_candidate_embeddings`` says
     what the positive scores. One candidate of that score, to within rounding, is taken for the
-    positive itself; any others are ties and count against it. What is not finite, in a query or
-    anywhere in the catalogue, ranks last.
+    positive itself; any others are ties and count against it. A positive ranks last if its query or
+    any vector of the catalogue is not finite.
 
     Args:
       candidates: the embeddings ``[num_items, dim]`` of the catalogue: a tensor, array or variable;
@@ -217,8 +217,8 @@ class RecallCallback(tf.keras.callbacks.Callback):
     """Exact metrics of a validation set after every epoch of ``fit``.
 
     Adds ``val_recall@50`` and so on, ``val_mrr`` and ``val_expected_recall`` to the epoch's logs,
-    where callbacks listed after this one find them, History and CSVLogger too. Those that look for
-    the best epoch need to be told that more is better::
+    where the callbacks listed after this one find them, History and CSVLogger included. Callbacks
+    that look for the best epoch need ``mode="max"``::
 
         callbacks=[
             RecallCallback(queries, candidates, positives, cutoffs=(50, 500)),
@@ -244,13 +244,15 @@ class RecallCallback(tf.keras.callbacks.Callback):
       positives: as for `evaluate`: one id for each query, ragged ids, or flat ids with
         ``query_rows``.
       query_rows, excluded, excluded_positives, cutoffs, alpha: as for `evaluate`.
-      query_embedder: maps a batch of the dataset ``queries`` to ``[batch, dim]``, as scored.
-      candidate_embedder: maps a batch of the dataset ``candidates`` to ``[batch, dim]``, as scored.
+      query_embedder: maps a batch of the dataset ``queries`` to the ``[batch, dim]`` vectors that
+        are scored.
+      candidate_embedder: maps a batch of the dataset ``candidates`` to the ``[batch, dim]`` vectors
+        that are scored.
       average: whether "pairs" or "users" go into the logs. Reports have both.
       every_n_steps: if given, the callback also evaluates whenever this many more batches are
         done, into ``reports`` only.
       on_report: optional function of ``(step, report)``, called after each evaluation.
-      prefix: put before the names in the logs.
+      prefix: prefix of the names in the logs.
       verbose: whether to print a line for each evaluation.
     """
 
@@ -299,7 +301,7 @@ class RecallCallback(tf.keras.callbacks.Callback):
         self.reports: list[tuple[int, RankingReport]] = []
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Counts batches; evaluates if it is time to."""
+        """Counts the batch, and evaluates every ``every_n_steps`` batches."""
         self._step += 1
         if self._every_n_steps is not None and self._step % self._every_n_steps == 0:
             self.evaluate()
@@ -315,7 +317,7 @@ class RecallCallback(tf.keras.callbacks.Callback):
                     logs[self._prefix + name] = value
 
     def evaluate(self) -> RankingReport:
-        """Evaluates the model as it is now; also appended to ``reports``."""
+        """Evaluates the model in its current state, and appends the report to ``reports``."""
         report = evaluate(
             self._embed("queries", self._queries, self._query_embedder, _QUERY_EMBEDDERS),
             self._embed(

@@ -158,7 +158,7 @@ def summarize_ranks(
 
     Returns:
       The report. The standard error over users is that of a mean of independent users; over pairs
-      it is that of a ratio of sums over users, which is the same thing if each user has one pair.
+      it is that of a ratio of sums over users, which is the same if each user has one pair.
     """
     rank = np.asarray(ranks)
     if not (np.issubdtype(rank.dtype, np.integer) and rank.ndim == 1 and len(rank)):
@@ -231,7 +231,7 @@ def check_cutoffs(cutoffs: Sequence[int]) -> list[int]:
 
 
 def _standard_error(deviations: np.ndarray, divisor: int) -> float | None:
-    """Of a sum of independent terms over ``divisor``; undefined for a single term."""
+    """The standard error of a sum of independent terms over ``divisor``; None for a single term."""
     count = len(deviations)
     if count < 2:
         return None

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfrs_croloss import _checks, _replicas
 from tfrs_croloss._keras import require_keras_2
 from tfrs_croloss._replicas import BLOCK_SIZE as BLOCK_SIZE
+from tfrs_croloss.losses import _numeric
 from tfrs_croloss.memory import CandidateMemory, mixture_probability
 from tfrs_croloss.tasks._candidates import CandidateFilter, ragged_ids
 from tfrs_croloss.tasks.catalogue import CatalogueRetrieval
@@ -40,7 +41,7 @@ def unit_vectors(vectors: tf.Tensor) -> tf.Tensor:
     Args:
       vectors: ``[..., dim]`` floats.
     """
-    vectors = tf.cast(vectors, tf.float64 if vectors.dtype == tf.float64 else tf.float32)
+    vectors = tf.cast(vectors, _numeric.compute_dtype(vectors.dtype))
     largest = tf.reduce_max(tf.abs(vectors), axis=-1, keepdims=True)
     # The result does not depend on this scale, so nothing is lost by not differentiating it.
     scale = tf.stop_gradient(tf.where(largest > 0.0, largest, tf.ones_like(largest)))
@@ -146,7 +147,7 @@ class TwoTowerModel(tfrs.Model):
         return tf.concat(blocks, axis=0)
 
     def embed_item_block(self, first: int, last: int) -> tf.Tensor:
-        """Vectors ``[last - first, dim]`` of the items from ``first`` up to, not with, ``last``."""
+        """Vectors ``[last - first, dim]`` of the items from ``first`` to ``last - 1``."""
         return self._embed_block({self._id_column: tf.range(first, last, dtype=tf.int64)})
 
     def compute_loss(self, features: Features, training: bool = False) -> tf.Tensor:
@@ -158,7 +159,7 @@ class TwoTowerModel(tfrs.Model):
     def scored_batch(
         self, features: Features, training: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """What the task compares, with a dense mask: to inspect small batches, not to train.
+        """The vectors that the task compares, with a dense mask: to inspect small batches.
 
         Args:
           features: a batch of features.
@@ -176,7 +177,7 @@ class TwoTowerModel(tfrs.Model):
         return queries, pool.embeddings, pool.ids, pool.allowed.considered(0, num_queries)
 
     def _candidates(self, features: Features, training: bool) -> dict[str, Any]:
-        """This replica's candidates and all that the task needs to know of them, by argument."""
+        """This replica's candidates, as keyword arguments of the task."""
         # One pass through the tower for positives and negatives alike.
         candidate_features = {
             column: _with_negatives(features, column)
@@ -210,7 +211,7 @@ class TwoTowerModel(tfrs.Model):
         }
 
     def train_step(self, features: Features) -> dict[str, tf.Tensor]:
-        """One step, with the loss scaled where the policy is ``mixed_float16``."""
+        """One training step; with a loss scale if the policy is ``mixed_float16``."""
         with tf.GradientTape() as tape:
             loss = self.compute_loss(features, training=True)
             total = self._with_penalties(loss)
@@ -241,7 +242,7 @@ class TwoTowerModel(tfrs.Model):
     def _as_scored(self, vectors: tf.Tensor) -> tf.Tensor:
         if self.similarity == "cosine":
             return unit_vectors(vectors)
-        return tf.cast(vectors, tf.float64 if vectors.dtype == tf.float64 else tf.float32)
+        return tf.cast(vectors, _numeric.compute_dtype(vectors.dtype))
 
     def _mixture(self, features: Features, ids: tf.Tensor) -> tf.Tensor | None:
         """``[num_candidates]``: how likely a draw from the negatives is to give each candidate.

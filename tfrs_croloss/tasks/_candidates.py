@@ -247,7 +247,7 @@ class CandidateBatch:
 
     @property
     def masked_scores(self) -> tf.Tensor:
-        """Scores for losses and metrics that know no mask: lowest where not considered."""
+        """Scores for losses and metrics that take no mask: very low where not considered."""
         if self.mask is None:
             return self.scores
         # Far below any score, with room to subtract one from another without overflow.

@@ -29,9 +29,9 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
 
     Args:
       loss: a loss of this library, with any reduction but ``"none"``. It needs no ``num_items``,
-        since the task is given the whole catalogue. ``CROLoss`` and ``LambdaCROLoss`` with built-in
-        kernels are the fastest; kernels of your own and other losses take several times the memory
-        and the time.
+        since the task is given the whole catalogue. Losses of ranks whose kernels declare
+        ``vanishes_far_below``, as all built-in kernels do, are the fastest; others take several
+        times the memory and the time.
       metrics: one or several ``tfrs.metrics.Factorized``.
       loss_metrics: Keras metrics that summarise the loss.
       temperature: scores are divided by it; above 0.
@@ -55,8 +55,8 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         super().__init__(name=name, autocast=False)
         if not isinstance(loss, RetrievalLoss):
             raise ValueError(
-                "`loss` should be one of tfrs_croloss, such as LambdaCROLoss. Received: "
-                f"{loss!r}. For losses of Keras use tfrs_croloss.tasks.Retrieval."
+                "`loss` should be a loss of tfrs_croloss, such as LambdaCROLoss. Received: "
+                f"{loss!r}. For other Keras losses use tfrs_croloss.tasks.Retrieval."
             )
         if loss.reduction == "none":
             raise ValueError(
@@ -91,7 +91,7 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
           query_embeddings: ``[num_queries, embedding_dim]``.
           catalogue_embeddings: ``[num_items, embedding_dim]``, of every item in order.
           positive_items: ``[num_queries]`` ints: the row of each query's positive in the catalogue.
-          sample_weight: ``[num_queries]``.
+          sample_weight: ``[num_queries]`` weights of the queries' losses.
           known_positive_items: ``[num_queries, (items)]`` ragged rows of the catalogue that the
             query's user chose too, which are not used as negatives.
           compute_metrics: whether to update the metrics.
@@ -128,7 +128,7 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         def exact(count: tf.Tensor) -> RankEstimator:
             num_items = tf.fill(tf.shape(count), tf.cast(tf.shape(catalogue)[0], count.dtype))
             if isinstance(objective, RowObjective):
-                # These take fewer candidates than items for a sample, which it is not.
+                # These losses would take fewer candidates than items for a sample of the catalogue.
                 num_items = count + 1.0
             return RankEstimator(num_items, tf.zeros_like(count), tf.ones_like(count))
 
@@ -167,7 +167,7 @@ def _check_matrices(queries: tf.Tensor, catalogue: tf.Tensor) -> None:
 
 
 def _finite(name: str, rows: tf.Tensor) -> tf.Tensor:
-    """``rows``, after an error that lists those that are not finite."""
+    """Returns ``rows``; raises an error that lists those that are not finite."""
     wrong = tf.logical_not(tf.reduce_all(tf.math.is_finite(rows), axis=-1))
     return _checks.rows(
         rows, wrong, f"`{name}` should be finite. Look for a diverging learning rate."
@@ -184,4 +184,4 @@ def _rows_of(catalogue: tf.Tensor, name: str, items: tf.Tensor) -> tf.Tensor:
         )
     items = tf.cast(items, tf.int32)
     wrong = tf.logical_or(items < 0, items >= tf.shape(catalogue)[0])
-    return _checks.rows(items, wrong, f"`{name}` should be from 0 to the number of items less 1.")
+    return _checks.rows(items, wrong, f"`{name}` should be from 0 to the number of items minus 1.")

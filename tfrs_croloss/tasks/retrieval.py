@@ -1,4 +1,4 @@
-"""The retrieval task of TensorFlow Recommenders, with ranks that are right for these losses."""
+"""A retrieval task with the arguments of TFRS' own, and exact masks and ranks for these losses."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
       name: name of the task.
       num_items: size of the catalogue, for losses of this package that were not given it.
       memory_budget: bytes for the scores of one block of queries. It has no effect where all scores
-        are needed at once: for batch metrics, hard negatives, several heads, kernels of your own,
-        the reduction ``"none"`` and ``check_scores``.
+        are needed at once: for batch metrics, hard negatives, several heads, losses that are not
+        functions of ranks, kernels without ``vanishes_far_below``, the reduction ``"none"`` and
+        ``check_scores``.
       global_negatives: whether, under a ``tf.distribute`` strategy with several replicas, queries
         meet the candidates of all of them. The sum of the replicas' losses is then the loss of the
         whole batch on one.
@@ -133,14 +134,14 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
             embedding_dim]``, of which the best head scores each candidate.
           candidate_embeddings: ``[num_candidates, embedding_dim]``. Row i is the positive of query
             i; rows past ``num_queries`` are further negatives for all.
-          sample_weight: ``[num_queries]``.
+          sample_weight: ``[num_queries]`` weights of the queries' losses.
           candidate_sampling_probability: ``[num_candidates]``: the probability with which the
             sampler draws each candidate; for in-batch negatives, its share of the log.
-          candidate_ids: ``[num_candidates]``.
+          candidate_ids: ``[num_candidates]`` integers or strings.
           compute_metrics: whether to update the metrics over the whole catalogue.
           compute_batch_metrics: whether to update the metrics within the batch.
           score_mask: ``[num_queries, num_candidates]`` booleans; candidates at False are not
-            considered. It takes the memory that the fused losses save: prefer ids and
+            considered. It takes as much memory as a score matrix: prefer ids and
             ``shared_negatives``, which are applied block by block.
           known_positive_ids: ``[num_queries, (ids)]`` ragged: other items that the query's user
             chose, which are not used as negatives. A dense matrix is taken as it is, padding
@@ -214,7 +215,9 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         """The candidates that a call with these arguments ranks, and which count for which query.
 
         Args:
-          num_queries: number of queries of this replica. The other arguments are those of ``call``.
+          num_queries: number of queries of this replica.
+
+        The other arguments are as in ``call``.
 
         Returns:
           The candidates of all replicas, this replica's first, with the filter that decides for a
@@ -333,7 +336,7 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         return losses, batch
 
     def _can_be_fused(self, query_embeddings: tf.Tensor) -> bool:
-        """Whether nothing that was asked for needs the scores themselves."""
+        """Whether the loss can be computed without holding all scores."""
         return (
             isinstance(self._loss, RetrievalLoss)
             and has_fast_form(self._loss.objective)
@@ -392,7 +395,7 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
 
 
 def _checked(values: tf.Tensor, present: tf.Tensor, loss: RetrievalLoss) -> tf.Tensor:
-    """``values``, after an error where a mask hides a query's own candidate."""
+    """Returns ``values``; raises an error if a mask hides a query's own candidate."""
     if loss.mask_rows_without_positive:
         return values
     return _checks.rows(
@@ -440,7 +443,7 @@ def _num_items(loss: tf.keras.losses.Loss, num_items: int | None) -> int | None:
     if not isinstance(loss, RetrievalLoss):
         if num_items is not None:
             raise ValueError(
-                "`num_items` should be given with a loss that ranks. Received: "
+                "`num_items` should only be given with a loss of tfrs_croloss. Received: "
                 f"num_items={num_items} and {type(loss).__name__}. Use CROLoss or LambdaCROLoss."
             )
         return None

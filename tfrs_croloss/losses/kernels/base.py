@@ -29,7 +29,7 @@ class BlockCounts(NamedTuple):
 
 
 class BlockSums(NamedTuple):
-    """What a block of candidates adds to the ranks and to their slopes.
+    """The contribution of a block of candidates to the ranks and to their slopes.
 
     Attributes:
       counts: the sums of the kernel.
@@ -44,13 +44,14 @@ class BlockSums(NamedTuple):
 
 
 class ComparisonKernel:
-    """A comparison kernel.
+    """The base class of comparison kernels.
 
     Subclasses define ``__call__``; ``derivative`` falls back on automatic differentiation. Both
     work element by element. To make a subclass fast, declare ``vanishes_far_below``.
     """
 
     has_gradient = True
+    """Whether the kernel can close gaps; without a gradient it can only estimate ranks."""
 
     derivative_kernel: ComparisonKernel | None = None
     """The kernel that is the derivative of this one, if there is one."""

@@ -28,6 +28,9 @@ _LARGE_SQUARE_ROOT = 1e18
 class Hinge(ComparisonKernel):
     """``max(gap + margin, 0)``: the kernel of the triplet loss.
 
+    Args:
+      margin: how far the positive has to be ahead to have no loss, at least 0.
+
     >>> print(Hinge(margin=1.0)(tf.constant([-2.0, 0.0, 3.0])).numpy())
     [0. 1. 4.]
     """

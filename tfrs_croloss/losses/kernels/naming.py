@@ -43,7 +43,11 @@ def named(name: str) -> Callable[[type[_Kernel]], type[_Kernel]]:
 
 
 class FunctionKernel(ComparisonKernel):
-    """Any function of the gaps as a kernel, differentiated automatically."""
+    """Any function of the gaps as a kernel, differentiated automatically.
+
+    Args:
+      function: maps gaps of any shape to soft counts of the same shape.
+    """
 
     def __init__(self, function: Callable[[tf.Tensor], tf.Tensor]) -> None:
         self.function = function
