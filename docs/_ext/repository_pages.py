@@ -29,7 +29,7 @@ def _read(app: Sphinx, page: str, content: list[str]) -> None:
     if not path.exists():
         return
     if page in pages:
-        # A page may list its subpages, which the file knows nothing of.
+        # A page may list subpages that the file does not mention.
         lists = "".join(_LIST.findall(content[0]))
         content[0] = f"{origin.read_text(encoding='utf-8')}\n{lists}"
         app.env.note_dependency(str(origin))

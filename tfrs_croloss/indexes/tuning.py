@@ -76,6 +76,11 @@ class Tuned(NamedTuple):
 class RecallNotReached(ValueError):
     """No settings reach the target recall.
 
+    Args:
+      recall_target: target recall.
+      top_n: number of items to find.
+      tried: all measurements, at least one.
+
     Attributes:
       best: measurement with the highest recall.
       tried: all measurements.

@@ -137,7 +137,8 @@ def soft_rank(
     [3.]
     """
     comparison_kernel = kernels.get(kernel, gradient=False)
-    scores, positives, negatives = candidates(scores, labels, mask)
+    checked = _checks.candidates(scores, labels, mask)
+    scores, positives, negatives = positives_and_negatives(*checked)
     count = tf.reduce_sum(tf.cast(positives, tf.int32), axis=-1)
     scores = _checks.rows(
         scores,
@@ -158,21 +159,19 @@ def soft_rank(
     return tf.exp(estimator.log_scale) * (1.0 + tf.reduce_sum(counts, axis=-1))
 
 
-def candidates(
+def positives_and_negatives(
     scores: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor | None
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Checked scores, and which candidates are positives and which are negatives.
+    """Which candidates are positives and which are negatives, after a check of the labels.
+
+    Args:
+      scores: ``[num_queries, num_candidates]``; these arguments come from ``_checks.candidates``.
+      labels: the same shape; 1 or True at the positives, 0 or False elsewhere.
+      mask: the same shape, booleans, or None; candidates at False are neither.
 
     Returns:
       The scores, the positives (booleans) and the negatives (booleans), in the shape of ``scores``.
     """
-    return positives_and_negatives(*_checks.candidates(scores, labels, mask))
-
-
-def positives_and_negatives(
-    scores: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor | None
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """As ``candidates``, for arguments that ``_checks.candidates`` has checked."""
     if labels.dtype == tf.bool:
         positives = labels
     else:

@@ -163,7 +163,7 @@ class ShardedCatalogue(Catalogue):
             raise ValueError(
                 "`embed_items` should give finite float32 numbers. Received: "
                 f"{num_bad.sum():.0f} of {self.num_items} vectors with NaN or infinity, the first "
-                f"of them of item {first_bad[num_bad > 0].min():.0f}. Did training diverge?"
+                f"of them for item {first_bad[num_bad > 0].min():.0f}. Did training diverge?"
             )
         self.largest_norm = float(norms.max())
         self.longest_item = int(longest_items[norms.argmax()])

@@ -1,8 +1,8 @@
 """Towers: a user as a history of items or as a row of a table, an item as its embedding.
 
 Items are numbered 0 to ``num_items - 1``. The padding id is ``num_items``: the table has one row
-more than there are items, which nothing reads or trains. Any other id that is no item (an unknown
-one, say) counts as padding in a history.
+more than there are items, which nothing reads or trains. Any other id that is not an item, such
+as an unknown one, counts as padding in a history.
 """
 
 from __future__ import annotations

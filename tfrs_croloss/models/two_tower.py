@@ -70,7 +70,7 @@ class TwoTowerModel(tfrs.Model):
       query_tower: maps the query inputs to ``[batch, dim]``.
       candidate_tower: maps the candidate inputs to ``[batch, dim]``.
       task: turns the vectors into a loss.
-      similarity: ``"cosine"`` scores by unit vectors, ``"dot"`` by vectors as they are.
+      similarity: similarity function used for scoring: ``"cosine"`` or ``"dot"``.
       in_batch_negatives: whether the positives of the other queries are negatives too. They are
         drawn by popularity, so pass ``candidate_probabilities`` as well.
       candidate_probabilities: ``[num_items]``, the share of each item in the log that the positives
@@ -125,7 +125,7 @@ class TwoTowerModel(tfrs.Model):
         return self.embed_queries(features, training=training)
 
     def embed_queries(self, features: Features, training: bool = False) -> tf.Tensor:
-        """Query vectors ``[batch, dim]`` as they are scored, from the query inputs."""
+        """The query vectors that are scored, ``[batch, dim]``, from the query inputs."""
         inputs = _select(features, self._query_inputs)
         return self._as_scored(self.query_tower(inputs, training=training))
 
@@ -134,7 +134,7 @@ class TwoTowerModel(tfrs.Model):
         return self._embed_query_block(features)
 
     def embed_candidates(self, features: Features, training: bool = False) -> tf.Tensor:
-        """Candidate vectors ``[batch, dim]`` as they are scored, from the candidate inputs."""
+        """The candidate vectors that are scored, ``[batch, dim]``, from the candidate inputs."""
         inputs = _select(features, self._candidate_inputs)
         return self._as_scored(self.candidate_tower(inputs, training=training))
 
@@ -282,7 +282,7 @@ class CatalogueModel(TwoTowerModel):
       query_tower: maps the query inputs to ``[batch, dim]``.
       candidate_tower: maps ``[batch]`` ids to ``[batch, dim]``.
       task: turns query vectors and the catalogue into a loss.
-      similarity: ``"cosine"`` scores by unit vectors, ``"dot"`` by vectors as they are.
+      similarity: similarity function used for scoring: ``"cosine"`` or ``"dot"``.
       query_inputs: as in ``TwoTowerModel``.
       id_column: name of the positives' ids.
       known_column: name of the ids of known positives.
