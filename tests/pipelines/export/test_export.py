@@ -455,3 +455,11 @@ def test_a_fresh_process_that_answers_with_another_model_is_refused(
     requests = [("item_embedding", {"item_ids": ["item 1"]})]
     with pytest.raises(UserError, match="cannot be used|answers differently"):
         round_trip.check_round_trip(build(), requests, exported / "brute_force" / "1", tmp_path)
+
+
+def test_the_option_names_every_kind_of_index() -> None:
+    """The step lists them itself, since ``--help`` loads no TensorFlow."""
+    from pipelines.export import INDEXES
+    from tfrs_croloss.indexes.tuning import KINDS
+
+    assert tuple(KINDS) == INDEXES
