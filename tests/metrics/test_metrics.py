@@ -157,6 +157,7 @@ def test_metric_in_a_tfrs_task_follows_training():
     assert history["val_factorized_recall/recall@5"][-1] == pytest.approx(report.recall[5])
 
 
+@pytest.mark.slow
 def test_metric_under_a_strategy(run_python):
     program = """
 import numpy as np

@@ -382,6 +382,7 @@ def test_compare_knows_every_loss_and_group() -> None:
     assert [name for name, it in contestants().items() if it.sized] == ["sl_at_k", "lambda-sized"]
 
 
+@pytest.mark.slow
 def test_compare_reads_the_test_after_the_choice(
     tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

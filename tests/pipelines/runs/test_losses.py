@@ -140,6 +140,7 @@ def test_the_registry_and_the_settings_load_no_tensorflow(run_python: Any) -> No
     assert run_python(program).strip() == "[]"
 
 
+@pytest.mark.slow
 def test_a_loss_of_ones_own_needs_one_entry(run_python: Any, tiny_data: Path) -> None:
     """The entry alone puts it on the command line, into reports, ``compare`` and ``tune``."""
     program = """
@@ -227,7 +228,10 @@ def test_what_does_not_go_together_is_refused(fields: dict[str, Any], message: s
         pytest.param("--loss gbce --calibration 0.9", marks=pytest.mark.slow),
         "--loss psl --activation relu --mixed-precision",
         pytest.param("--loss bsl --in-batch-negatives", marks=pytest.mark.slow),
-        "--loss sl_at_k --retrieval-size 20 --in-batch-negatives --mask-known-positives",
+        pytest.param(
+            "--loss sl_at_k --retrieval-size 20 --in-batch-negatives --mask-known-positives",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_they_train(options: str, tiny_data: Path, tmp_path: Path) -> None:
