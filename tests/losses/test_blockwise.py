@@ -393,7 +393,10 @@ def test_the_whole_catalogue_is_checked_on_request(broken):
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: CatalogueRetrieval(tf.keras.losses.MeanSquaredError()), "`loss` should be one of"),
+        (
+            lambda: CatalogueRetrieval(tf.keras.losses.MeanSquaredError()),
+            "`loss` should be a loss of",
+        ),
         (lambda: CatalogueRetrieval(CROLoss(reduction="none")), "`loss` should be reduced"),
         (lambda: CatalogueRetrieval(CROLoss(), memory_budget=0), "`memory_budget`"),
         (lambda: CatalogueRetrieval(CROLoss())(*batch(2, 5), [0, 5]), "`positive_items` should be"),

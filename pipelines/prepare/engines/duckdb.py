@@ -20,10 +20,14 @@ from ..rows.bad_rows import BadRows
 from ..rows.careful import CleanLog, are_dates
 from ..rows.readers import Reader
 from ..rows.sql import sql_text
+from ..rows.text_files import check_gzip
 from ..rows.values import DATE
 from .base import DEFAULT_MEMORY, Note, check_any_rows, create_names, memory_error, scalar
 
 BATCH_ROWS = 1 << 20
+
+# Before version 2, DuckDB takes a gzip file that is cut off for one that ends there.
+_NOTICES_CUT_OFF_GZIP = int(duckdb.__version__.partition(".")[0]) >= 2
 
 # Ids are checked once per distinct id, not once per row.
 _ODD_NAME = r"(name IS NULL OR trim(name) = '' OR regexp_matches(name, '[\x00-\x1f\x7f]'))"
@@ -103,6 +107,9 @@ class DuckDBEngine:
         mixed = len({reader.time_form == DATE for reader in readers}) > 1
         if mixed or any(select is None for select in selects):
             return False
+        if not _NOTICES_CUT_OFF_GZIP:
+            for reader in readers:
+                check_gzip(reader.path)
         try:
             self._create_raw([select for select in selects if select is not None])
         except (

@@ -109,7 +109,7 @@ class DelimitedReader:
             column, value = self.wanted
             part = f"CASE WHEN c{column} = {sql_text(value)} THEN {part} ELSE {UNWANTED} END"
         columns = ", ".join(f"'c{index}': 'VARCHAR'" for index in range(self.num_columns))
-        compression = "gzip" if text_files.is_gzip(self.path) else "none"
+        compression = "gzip" if text_files.is_gzip(self.path) else "uncompressed"
         return f"""
             SELECT c{self.user} AS "user", c{self.item} AS item, {time} AS time, {part} AS part
             FROM read_csv({sql_text(self.path)}, columns = {{{columns}}},
@@ -172,7 +172,7 @@ class JsonReader:
 
     def select(self) -> str:
         columns = ", ".join(f"{sql_text(key)}: 'VARCHAR'" for key in self.keys)
-        compression = "gzip" if text_files.is_gzip(self.path) else "none"
+        compression = "gzip" if text_files.is_gzip(self.path) else "uncompressed"
         # A list or an object in place of an id would be read as text; NULL asks for a closer look.
         user, item = (
             f"CASE WHEN left({name}, 1) NOT IN ('[', '{{') THEN {name} END"

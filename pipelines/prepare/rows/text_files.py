@@ -30,6 +30,17 @@ def is_gzip(path: Path) -> bool:
         return file.read(2) == b"\x1f\x8b"
 
 
+def check_gzip(path: Path) -> None:
+    """Reads a gzip file to its end; does nothing for other files.
+
+    Raises:
+      UserError: the file is damaged or cut off.
+    """
+    if is_gzip(path):
+        for _ in read_lines(path):
+            pass
+
+
 def read_lines(path: Path) -> Generator[bytes, None, None]:
     """Yields the lines of a plain or gzipped file, without line endings and byte-order mark.
 

@@ -53,9 +53,7 @@ def read_raw(
             group.read(note)
     except Py4JError:
         for reader in readers:
-            if not isinstance(reader, ParquetReader) and text_files.is_gzip(reader.path):
-                for _ in text_files.read_lines(reader.path):
-                    pass  # Raises an error that names this file, if it is damaged.
+            text_files.check_gzip(reader.path)
         raise
     clean = engine.folder / "clean.parquet"
     doubtful = heapq.merge(*(group.doubtful() for group in groups), key=lambda row: row[:2])
