@@ -287,7 +287,7 @@ def test_callback_takes_embedding_functions_for_towers_of_any_name():
         callback.evaluate()
 
 
-@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+@pytest.mark.parametrize("similarity", ["cosine", pytest.param("dot", marks=pytest.mark.slow)])
 def test_callback_and_metric_measure_our_own_model(similarity):
     random = np.random.default_rng(3)
     histories = random.integers(0, 21, (40, 4))

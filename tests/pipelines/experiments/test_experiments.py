@@ -435,7 +435,10 @@ def presplit_data(folder: Path) -> Path:
     return folder / "data"
 
 
-@pytest.mark.parametrize("mode", ["--whole-catalogue", "--no-whole-catalogue"])
+@pytest.mark.parametrize(
+    "mode",
+    ["--whole-catalogue", pytest.param("--no-whole-catalogue", marks=pytest.mark.slow)],
+)
 def test_matrix_factorization_learns(
     tmp_path: Path, mode: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
