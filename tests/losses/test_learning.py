@@ -11,6 +11,7 @@ import tensorflow_recommenders as tfrs
 
 import tfrs_croloss
 from tests.support import oracle
+from tests.support.repeats import first_of_each
 
 NUM_USERS, NUM_ITEMS, DIM, BATCH, STEPS = 400, 300, 8, 128, 300
 
@@ -54,13 +55,16 @@ class TutorialModel(tfrs.Model):
         return (scores[:, None, :] >= positive[:, :, None]).sum(axis=2)
 
 
-def train(loss, log, task_class=tfrs_croloss.tasks.Retrieval):
+def train(loss, log, task_class=tfrs_croloss.tasks.Retrieval, temperature=None):
     tf.keras.utils.set_random_seed(3)
     train_items, test_items = log
-    # The exponential's gradient is unbounded in the Lambda method: with a gap of 20 it squeezes all
-    # scores together before it ranks them. A milder temperature keeps the gaps small.
-    unbounded = isinstance(loss, tfrs_croloss.LambdaCROLoss) and "Exponential" in repr(loss.kernel)
-    task = task_class(loss=loss, temperature=0.3 if unbounded else 0.1, remove_accidental_hits=True)
+    if temperature is None:
+        # The exponential's gradient is unbounded in the paper's form of the Lambda method: with a
+        # gap of 20 it squeezes all scores together before it ranks them. A milder temperature keeps
+        # the gaps small.
+        is_lambda = isinstance(loss, tfrs_croloss.LambdaCROLoss) and loss.descent == "rank"
+        temperature = 0.3 if is_lambda and "Exponential" in repr(loss.kernel) else 0.1
+    task = task_class(loss=loss, temperature=temperature, remove_accidental_hits=True)
     users = np.repeat(np.arange(NUM_USERS), train_items.shape[1])
     data = tf.data.Dataset.from_tensor_slices(
         {"user": users, "item": train_items.ravel(), "chosen": train_items[users]}
@@ -84,11 +88,20 @@ LOSSES = [tfrs_croloss.CROLoss(1.0, kernel, NUM_ITEMS) for kernel in oracle.DIFF
 ]
 
 
-@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+@pytest.mark.parametrize("loss", first_of_each(LOSSES, type), ids=repr)
 def test_every_loss_raises_recall_well_above_a_random_model_s(loss, log):
     ranks = train(loss, log)
     for size, times in ((5, 5.0), (10, 5.0), (30, 4.0), (60, 3.0)):
         assert recall(ranks, size) > times * size / NUM_ITEMS, (size, recall(ranks, size))
+
+
+@pytest.mark.parametrize(
+    "temperature", [0.1, *(pytest.param(t, marks=pytest.mark.slow) for t in (0.05, 0.3, 1.0))]
+)
+def test_the_log_form_learns_at_every_temperature(log, temperature):
+    """At 0.05 and 0.1, the paper's form with the exponential kernel ranks like a random model."""
+    loss = tfrs_croloss.LambdaCROLoss(1.0, "sigmoid", "exponential", NUM_ITEMS, descent="log_rank")
+    assert recall(train(loss, log, temperature=temperature), 20) > 6.0 * 20 / NUM_ITEMS
 
 
 @pytest.mark.slow

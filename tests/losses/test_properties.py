@@ -20,7 +20,7 @@ score_matrices = arrays.arrays(
 alphas = st.one_of(st.sampled_from(oracle.ALPHAS), st.floats(0.0, 3.0))
 kernels = st.sampled_from(oracle.DIFFERENTIABLE)
 rank_kernels = st.sampled_from((None, *oracle.KERNELS))
-modest = settings(max_examples=60, deadline=None)
+modest = settings(max_examples=40, deadline=None)
 
 
 def losses_and_gradient(scores, positives, alpha, kernel, rank_kernel, **options):

@@ -11,7 +11,13 @@ import tensorflow as tf
 
 import tfrs_croloss
 from tests.support import oracle
-from tfrs_croloss import CROLoss, LambdaCROLoss, PowerWeighting, RetrievalSizeWeighting
+from tfrs_croloss import (
+    CROLoss,
+    LambdaCROLoss,
+    PowerWeighting,
+    RankWeighting,
+    RetrievalSizeWeighting,
+)
 from tfrs_croloss.tasks import Retrieval
 
 SIZES = (1, 20, 50, 500)
@@ -48,6 +54,7 @@ def test_the_losses_take_it_in_place_of_alpha():
         np.testing.assert_allclose(ours.per_query(scores, labels), expected, rtol=1e-7)
         again = type(ours).from_config(json.loads(json.dumps(ours.get_config())))
         assert again.retrieval_size == 20 and repr(again) == repr(ours)
+        assert again.alpha == ours.alpha == alpha
         np.testing.assert_allclose(again.per_query(scores, labels), expected, rtol=1e-7)
     for function in (tfrs_croloss.cro_loss, tfrs_croloss.lambda_cro_loss):
         np.testing.assert_allclose(
@@ -55,6 +62,17 @@ def test_the_losses_take_it_in_place_of_alpha():
             function(scores, labels, alpha=alpha, **options),
             rtol=1e-7,
         )
+
+
+def test_the_alpha_of_a_loss_is_the_one_in_use():
+    class Flat(RankWeighting):
+        """A weighting that knows no alpha."""
+
+    for kind in (CROLoss, LambdaCROLoss):
+        assert kind(1.4).alpha == 1.4
+        assert kind(retrieval_size=5).alpha == 1 + 1.5 / math.sqrt(5)
+        assert kind(weighting=PowerWeighting(0.5)).alpha == 0.5
+        assert kind(weighting=Flat()).alpha is None
 
 
 def test_the_catalogue_may_be_what_is_at_hand_and_differ_from_row_to_row():
@@ -91,7 +109,7 @@ def test_the_task_s_fast_path_gives_the_same():
     generator = np.random.default_rng(2)
     queries, items = generator.normal(size=[6, 4]), generator.normal(size=[30, 4])
     loss = LambdaCROLoss(num_items=500, retrieval_size=10)
-    expected = np.mean(loss.per_query(tf.constant(queries @ items.T), np.eye(6, 30)))
+    expected = np.sum(loss.per_query(tf.constant(queries @ items.T), np.eye(6, 30)))
     assert float(Retrieval(loss)(queries, items)) == pytest.approx(expected, rel=1e-9)
 
 

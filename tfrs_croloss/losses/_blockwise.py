@@ -204,11 +204,16 @@ def _blocked(
 ) -> _Part:
     """The loss and the gradients of all blocks."""
     num_queries, dim = tf.shape(queries)[0], tf.shape(queries)[1]
+    bound = 2.0 * _longest(queries) * _longest(candidates)
+    queries = tf.cond(
+        bound <= 2.0 * _numeric.LARGEST_SCORE,
+        lambda: queries,
+        lambda: _shortened(queries, candidates),
+    )
     most = most_rows(candidates, memory_budget, has_fast_form(objective))
     size = rows_per_block(num_queries, most)
     if has_fast_form(objective):
         chunks = _chunks(candidates, queries.shape[0], most)
-        bound = 2.0 * _longest(queries) * _longest(candidates)
         part_of = functools.partial(_chunked_part, objective, competition, chunks, bound)
     else:
         chunks = [_Chunk(candidates, 0, -1)]
@@ -285,7 +290,7 @@ def _chunked_part(
             gaps = block_gaps.of(chunk, scores)
             sums.append(chunk_sums(gaps, objective, chunk.columns_of(weights), bound))
     estimator = competition.estimator(block_gaps.num_negatives)
-    losses, factors = losses_and_factors(sums, objective, estimator)
+    losses, factors, share = losses_and_factors(sums, objective, estimator)
     losses = tf.where(tf.math.is_nan(positive), positive, losses)
     # The row factors are multiplied into the thin matrices; the positive's part is thin too.
     factors = [(block.weights * factor)[:, tf.newaxis] for factor in factors]
@@ -297,6 +302,8 @@ def _chunked_part(
         pull += factor * slope_sums[:, tf.newaxis]
         # Transposed, since the other form of the product takes twice the time on CPUs.
         pushes.append(tf.matmul(factor * block.queries, slopes, transpose_a=True))
+    if share is not None:
+        pull *= share[:, tf.newaxis]
     query_gradient -= pull * block.positive_rows
     loss = tf.reduce_sum(block.weights * losses)
     return _Part(loss, query_gradient, pushes, -pull * block.queries)
@@ -343,6 +350,17 @@ def _candidate_weights(competition: Competition, block: _Block) -> tf.Tensor | N
 def _longest(vectors: tf.Tensor) -> tf.Tensor:
     """The length of the longest vector; infinite or NaN if it does not fit the type."""
     return tf.sqrt(tf.reduce_max(tf.reduce_sum(tf.square(vectors), axis=-1)))
+
+
+def _shortened(queries: tf.Tensor, candidates: tf.Tensor) -> tf.Tensor:
+    """The queries, shortened by one factor so that all scores fit the type, if they do not.
+
+    Queries or candidates that are not finite themselves make them NaN.
+    """
+    longest = tf.reduce_max(tf.abs(queries))
+    width = tf.cast(tf.shape(queries)[1], queries.dtype)
+    most = _numeric.LARGEST_SCORE / width / tf.reduce_max(tf.abs(candidates))
+    return tf.where(longest > most, queries / longest * most, queries)
 
 
 class _Chunk:

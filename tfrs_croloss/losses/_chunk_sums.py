@@ -73,33 +73,30 @@ def chunk_sums(
 
 def losses_and_factors(
     chunks: Sequence[ChunkSums], objective: RankObjective, estimator: RankEstimator
-) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """The losses of a block, ``[num_rows]``, and the factor of each chunk's slopes.
+) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor | None]:
+    """The losses of a block, the factor of each chunk's slopes, and the pull of the positives.
 
     The factors, ``[num_rows]`` each, are kept apart from the slopes so that they can be multiplied
-    into the thin side of a matrix product.
+    into the thin side of a matrix product. The pull, ``[num_rows]``, is the share of all slopes
+    that the positive receives; None if it is all of them.
 
     Args:
       chunks: the sums over all candidates.
       objective: how the loss follows from the ranks.
       estimator: how the candidates represent the catalogue.
     """
-    weighting = objective.weighting
     counts = [chunk.gap_sums.counts for chunk in chunks]
     log_gap_rank = _log_rank(counts, estimator)
-    if objective.rank_kernel is None:
-        log_density = weighting.log_density(log_gap_rank, estimator.num_items)
-        losses = weighting.integral_at_log(log_gap_rank, estimator.num_items)
-    else:
-        rank_counts = [chunk.rank_counts for chunk in chunks if chunk.rank_counts is not None]
-        log_true_rank = _log_rank(rank_counts, estimator) if rank_counts else log_gap_rank
-        log_density = weighting.log_density(log_true_rank, estimator.num_items)
-        losses = _numeric.saturating_exp(log_density + log_gap_rank)
-    log_factor = log_density + estimator.log_scale + tf.math.log(estimator.row_weights)
+    rank_counts = [chunk.rank_counts for chunk in chunks if chunk.rank_counts is not None]
+    log_rank = _log_rank(rank_counts, estimator) if rank_counts else log_gap_rank
+    found = objective.from_ranks(log_gap_rank, log_rank, estimator)
+    log_factor = found.log_factor + tf.math.log(estimator.row_weights)
     log_scales = _log_scales(counts)
-    if not log_scales:
-        return losses, [_numeric.saturating_exp(log_factor)] * len(chunks)
-    return losses, [_numeric.saturating_exp(log_factor + scale) for scale in log_scales]
+    if log_scales:
+        factors = [_numeric.saturating_exp(log_factor + scale) for scale in log_scales]
+    else:
+        factors = [_numeric.saturating_exp(log_factor)] * len(chunks)
+    return found.losses, factors, found.pull
 
 
 def _log_rank(chunks: Sequence[kernels.BlockCounts], estimator: RankEstimator) -> tf.Tensor:

@@ -96,11 +96,12 @@ def _by_index(
     place = tf.stack([rows, positive_columns], axis=-1)
     gaps = tf.tensor_scatter_nd_update(gaps, place, tf.fill(tf.shape(positive), far_below))
     sums = chunk_sums(gaps, objective, estimator.candidate_weights)
-    losses, factors = losses_and_factors([sums], objective, estimator)
+    losses, factors, pull = losses_and_factors([sums], objective, estimator)
     # A NaN positive leaves no trace in a row without negatives; it must not look like a loss of 0.
     losses = tf.where(tf.math.is_nan(positive), positive, losses)
     slopes, slope_sums = sums.gap_sums.slopes, sums.gap_sums.slope_sums
-    gradient = tf.tensor_scatter_nd_update(slopes, place, -slope_sums)
+    own = -slope_sums if pull is None else -pull * slope_sums
+    gradient = tf.tensor_scatter_nd_update(slopes, place, own)
     log_scale = sums.gap_sums.counts.log_scale
     if log_scale is None:
         return losses, factors[0], gradient
@@ -130,12 +131,15 @@ def one_positive(
         return objective.losses_and_gradient(scores, positives, negatives, estimator)
     positive = tf.gather(scores, positive_columns, batch_dims=1)
     gaps = tf.where(negatives, scores - positive[:, tf.newaxis], tf.zeros_like(scores))
-    losses, slopes = objective.losses_and_slopes(gaps, negatives, estimator)
+    losses, slopes, pull = objective.losses_and_slopes(gaps, negatives, estimator)
     # A NaN positive leaves no trace in a row without negatives; it must not look like a loss of 0.
     losses = tf.where(tf.math.is_nan(positive), positive, losses)
     rows = tf.range(tf.shape(scores)[0], dtype=positive_columns.dtype)
+    total = tf.reduce_sum(slopes, axis=-1)
     gradient = tf.tensor_scatter_nd_sub(
-        slopes, tf.stack([rows, positive_columns], axis=-1), tf.reduce_sum(slopes, axis=-1)
+        slopes,
+        tf.stack([rows, positive_columns], axis=-1),
+        total if pull is None else pull * total,
     )
     return losses, gradient
 
@@ -156,7 +160,7 @@ def _all_positives(
         losses = tf.where(present, losses, tf.constant(loss_without_positive, scores.dtype))
         return losses, tf.where(present[:, tf.newaxis], gradient, tf.zeros_like(gradient))
     losses, gradient = one_positive(
-        scores, tf.argmax(tf.cast(positives, tf.int8), axis=-1), negatives, estimator, objective
+        scores, _first_of_each_row(tf.cast(positives, tf.int8)), negatives, estimator, objective
     )
     present = count > 0
     losses = tf.where(present, losses, tf.constant(loss_without_positive, scores.dtype))
@@ -168,7 +172,7 @@ def _all_positives(
         order = tf.cumsum(tf.cast(positives, tf.int32), axis=-1)
         is_next = tf.logical_and(positives, tf.equal(order, number))
         more_losses, more_gradient = one_positive(
-            scores, tf.argmax(tf.cast(is_next, tf.int8), axis=-1), negatives, estimator, objective
+            scores, _first_of_each_row(tf.cast(is_next, tf.int8)), negatives, estimator, objective
         )
         present = count >= number
         losses += tf.where(present, more_losses, tf.zeros_like(losses))
@@ -200,7 +204,7 @@ def _with_gradient(
     @tf.custom_gradient
     def losses(scores: tf.Tensor) -> Any:
         values, factors, gradient = losses_and_gradient(
-            tf.cast(scores, _numeric.compute_dtype(dtype))
+            _numeric.bounded(tf.cast(scores, _numeric.compute_dtype(dtype)))
         )
         if dtype.size < gradient.dtype.size:
             gradient = _numeric.clip_to_range(factors[:, tf.newaxis] * gradient, dtype)
@@ -235,7 +239,7 @@ def per_query_losses(
     """
     scores, labels, mask = _checks.candidates(scores, labels, mask)
     dtype = _numeric.compute_dtype(scores.dtype)
-    candidate_weights = importance_weights(sampling_probability, dtype)
+    candidate_weights = importance_weights(sampling_probability, scores)
 
     def with_any_labels(exact: tf.Tensor) -> Factored:
         exact, positives, negatives = positives_and_negatives(exact, labels, mask)
@@ -247,7 +251,11 @@ def per_query_losses(
                 "rows, or pass mask_rows_without_positive=True to give them a loss of 0.",
             )
         if check_scores:
-            exact = check_finite(exact, tf.logical_or(positives, negatives))
+            # The scores as they came: those in ``exact`` are bounded.
+            with tf.control_dependencies(
+                [check_finite(scores, tf.logical_or(positives, negatives))]
+            ):
+                exact = tf.identity(exact)
         # XLA drops the check above; a row that fails it must not look like a good one.
         loss_without_positive = 0.0 if mask_rows_without_positive else float("nan")
         return _unfactored(
@@ -291,7 +299,7 @@ def _only_positives(labels: tf.Tensor, mask: tf.Tensor | None) -> tuple[tf.Tenso
     """``[num_queries]`` columns of the positives, and whether every row has one, not masked."""
     if labels.dtype == tf.bool:
         labels = tf.cast(labels, tf.int8)
-    columns = tf.argmax(labels, axis=-1)
+    columns = _first_of_each_row(labels)
     if labels.dtype in (tf.int8, tf.uint8):
         labels = tf.cast(labels, tf.int32)
     one = tf.ones([], labels.dtype)
@@ -305,6 +313,19 @@ def _only_positives(labels: tf.Tensor, mask: tf.Tensor | None) -> tuple[tf.Tenso
         unmasked = tf.gather(mask, columns, batch_dims=1)
         have_one = tf.logical_and(have_one, tf.reduce_all(unmasked))
     return columns, have_one
+
+
+def _first_of_each_row(ones: tf.Tensor) -> tf.Tensor:
+    """``[num_queries]`` int64 columns of each row's first 1; 0 where there are no columns."""
+
+    def none() -> tf.Tensor:
+        return tf.zeros([tf.shape(ones)[0]], tf.int64)
+
+    if ones.shape[1] == 0:
+        return none()
+    if ones.shape[1] is not None:
+        return tf.argmax(ones, axis=-1)
+    return tf.cond(tf.shape(ones)[1] > 0, lambda: tf.argmax(ones, axis=-1), none)
 
 
 def check_finite(scores: tf.Tensor, considered: tf.Tensor) -> tf.Tensor:

@@ -6,20 +6,58 @@ of a row. A loss of your own is one subclass of either.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from tfrs_croloss import _checks, _replicas
+from tfrs_croloss import _checks, _keras, _replicas
+from tfrs_croloss.losses import _score_range
+from tfrs_croloss.losses._copies import weights_by_score
 from tfrs_croloss.losses._dense import per_query_losses
 from tfrs_croloss.losses._objective import Objective, RankObjective, RowObjective
 from tfrs_croloss.losses.ranks import RANK_ESTIMATES, RankEstimator, rank_estimator
 
-DEFAULT_REDUCTION = "sum_over_batch_size"
-_MEANS = ("auto", "sum_over_batch_size")
+DEFAULT_REDUCTION = "sum"
+"""Losses are summed over the batch, as TFRS and keras-rs do: the learning rates of their tutorials
+(Adagrad with 0.1) are for a sum, and a mean would hardly move there."""
+_MEANS = ("auto", "mean", "sum_over_batch_size")
 
 
-class RetrievalLoss(tf.keras.losses.Loss):
+class _CheckedLoss(tf.keras.losses.Loss):
+    """A Keras loss that says what to write where a class or weights of a wrong shape arrive."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        _keras.require_tensorflow(cls.__name__)
+        if "y_true" in kwargs or "y_pred" in kwargs:
+            raise TypeError(
+                f"{cls.__name__} was called with labels and scores, but it is a class. Give the "
+                f"task or compile() an object: loss={cls.__name__}()."
+            )
+        return super().__new__(cls)
+
+    def __call__(
+        self, y_true: tf.Tensor, y_pred: tf.Tensor, sample_weight: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        """The loss of labelled scores, weighted and reduced by Keras.
+
+        Args:
+          y_true: ``[num_queries, num_candidates]`` labels.
+          y_pred: ``[num_queries, num_candidates]`` scores.
+          sample_weight: ``[num_queries]`` weights of the rows.
+        """
+        y_pred = _checks.floating("y_pred", y_pred)
+        sample_weight = _checks.sample_weight(sample_weight, y_pred)
+        if _keras.IS_KERAS_3:
+            # Keras 3 would cast the scores to float32 first, and reduce an empty batch to nothing.
+            losses = self.call(tf.convert_to_tensor(y_true), y_pred)
+            losses._keras_mask = getattr(y_pred, "_keras_mask", None)
+            return _reduced(losses, self.reduction, sample_weight)
+        return super().__call__(y_true, y_pred, sample_weight)
+
+
+class RetrievalLoss(_CheckedLoss):
     """A Keras loss of labelled scores, with one row per query.
 
     Keras and TFRS call it with ``y_true``, one-hot (or several-hot) labels, and ``y_pred``, scores,
@@ -31,7 +69,9 @@ class RetrievalLoss(tf.keras.losses.Loss):
       mask_rows_without_positive: whether rows without a positive have a loss of 0 instead of
         raising an error.
       check_scores: whether scores that are not finite raise an error that lists the rows.
-      reduction: ``"sum_over_batch_size"``, ``"sum"`` or ``"none"``, as in Keras.
+      reduction: ``"sum"``, ``"sum_over_batch_size"`` (the mean) or ``"none"``, as in Keras. The
+        default is the sum over the batch, which is what the learning rates of TFRS' tutorials are
+        for.
       name: name of the loss.
     """
 
@@ -76,6 +116,8 @@ class RetrievalLoss(tf.keras.losses.Loss):
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         """The loss of each row, ``[num_queries]``."""
+        y_true, y_pred = tf.convert_to_tensor(y_true), _checks.floating("y_pred", y_pred)
+        _score_range.watch_scores(y_pred, y_true, self.objective)
         return self.per_query(y_pred, y_true)
 
     def per_query(
@@ -87,11 +129,21 @@ class RetrievalLoss(tf.keras.losses.Loss):
         sampling_probability: tf.Tensor | None = None,
     ) -> tf.Tensor:
         """The loss of each row before reduction; arguments as in ``tfrs_croloss.cro_loss``."""
+        return self._per_query(scores, labels, self.estimator, mask, sampling_probability)
+
+    def _per_query(
+        self,
+        scores: tf.Tensor,
+        labels: tf.Tensor,
+        estimator: Callable[..., RankEstimator],
+        mask: tf.Tensor | None = None,
+        sampling_probability: tf.Tensor | None = None,
+    ) -> tf.Tensor:
         return per_query_losses(
             scores,
             labels,
             self.objective,
-            estimator=self.estimator,
+            estimator=estimator,
             mask=mask,
             sampling_probability=sampling_probability,
             mask_rows_without_positive=self.mask_rows_without_positive,
@@ -105,10 +157,10 @@ class RetrievalLoss(tf.keras.losses.Loss):
         of the replicas' losses is the loss of the whole batch.
         """
         if tf.distribute.has_strategy() and self.reduction in _MEANS:
-            summed = _Reduction(reduction="sum")(losses, losses, sample_weight=sample_weight)
+            summed = _reduced(losses, "sum", sample_weight)
             num_queries = _replicas.total(tf.size(losses))
             return tf.math.divide_no_nan(summed, tf.cast(num_queries, summed.dtype))
-        return _Reduction(reduction=self.reduction)(losses, losses, sample_weight=sample_weight)
+        return _reduced(losses, self.reduction, sample_weight)
 
     def reduction_weights(
         self, num_queries: tf.Tensor, dtype: tf.DType, sample_weight: tf.Tensor | None = None
@@ -136,7 +188,13 @@ class RankLoss(RetrievalLoss):
       num_items: size of the catalogue; without it the candidates at hand are the catalogue.
       rank_estimate: how sampled negatives represent the catalogue: ``"paper"`` or ``"unbiased"``.
       **options: the other arguments of ``RetrievalLoss``.
+
+    Attributes:
+      count_copies: whether an item that is in a batch several times counts as often in the rank, or
+        once.
     """
+
+    count_copies = True
 
     def __init__(
         self, num_items: int | None = None, *, rank_estimate: str = "paper", **options: Any
@@ -148,6 +206,23 @@ class RankLoss(RetrievalLoss):
     def objective(self) -> RankObjective:
         """How the loss follows from the ranks."""
         raise NotImplementedError(f"{type(self).__name__} should define `objective`.")
+
+    @property
+    def weighs_copies(self) -> bool:
+        """Whether candidates of a batch are weighted by how often they are there."""
+        return not self.count_copies and self.rank_estimate == "paper"
+
+    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+        if not self.weighs_copies:
+            return super().call(y_true, y_pred)
+        scores, labels, _ = _checks.candidates(y_pred, y_true, None)
+        _score_range.watch_scores(scores, labels, self.objective)
+        weights = weights_by_score(scores, labels)
+        return self._per_query(
+            scores,
+            labels,
+            lambda count, _: dataclasses.replace(self.estimator(count), candidate_weights=weights),
+        )
 
     def estimator(
         self,
@@ -169,9 +244,11 @@ class RankLoss(RetrievalLoss):
     def __repr__(self) -> str:
         objective = self.objective
         rank = "" if objective.rank_kernel is None else f"rank_kernel={objective.rank_kernel!r}, "
+        pull = "" if objective.pull.is_whole else f"pull={objective.pull!r}, "
+        descent = "" if objective.descent == "rank" else f"descent={objective.descent!r}, "
         return (
             f"{type(self).__name__}({objective.weighting!r}, {rank}kernel={objective.kernel!r}, "
-            f"num_items={self.num_items})"
+            f"{pull}{descent}num_items={self.num_items})"
         )
 
 
@@ -199,3 +276,12 @@ class _Reduction(tf.keras.losses.Loss):
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
         return y_pred
+
+
+def _reduced(losses: tf.Tensor, reduction: str, sample_weight: tf.Tensor | None) -> tf.Tensor:
+    options = _keras.loss_options(losses.dtype)
+    # The name is a scope in Keras 3, which may not start with an underscore as that of the class.
+    loss = _Reduction(reduction=reduction, name="reduction", **options)
+    sample_weight = _checks.sample_weight(sample_weight, losses)
+    reduced = loss(losses, losses, sample_weight=sample_weight)
+    return reduced if reduction == "none" else tf.reduce_sum(reduced)

@@ -9,7 +9,9 @@ estimate          s                    weight of a negative    when it is right
 ================  ===================  ======================  ===================================
 no ``num_items``  1                    1                       the candidates are the catalogue
 ``"paper"``       num_items / (n + 1)  1                       the n negatives are all there are;
-                                                               else a perfect positive ranks s
+                                                               else a perfect positive ranks s.
+                                                               With n above num_items - 1, this is
+                                                               ``"unbiased"``
 ``"unbiased"``    1                    (num_items - 1) / n     uniform negatives
 probabilities     1                    1 / (n q_i)             negatives drawn with probability q_i
 ================  ===================  ======================  ===================================
@@ -23,7 +25,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from tfrs_croloss import _checks
+from tfrs_croloss import _checks, _keras
 from tfrs_croloss.losses import _numeric, kernels
 
 RANK_ESTIMATES = ("paper", "unbiased")
@@ -93,11 +95,14 @@ def rank_estimator(
         return RankEstimator(catalogue, no_scale, 1.0 / draws, candidate_weights)
     if num_items is None:
         return RankEstimator(catalogue, no_scale, tf.ones_like(count))
+    others = max(num_items - 1, 1)
     if rank_estimate == "unbiased":
-        others = max(num_items - 1, 1)
         return RankEstimator(catalogue, no_scale, _constant(others, dtype) / draws)
-    scale = tf.math.log(catalogue) - tf.math.log1p(count)
-    return RankEstimator(catalogue, scale, tf.ones_like(count))
+    # More candidates than items: some are repeated. The paper's rank would fall below 1 there, and
+    # the unbiased one does not; the two are the same where there are as many candidates as items.
+    weights = tf.minimum(_constant(others, dtype) / draws, 1.0)
+    scale = tf.maximum(tf.math.log(catalogue) - tf.math.log1p(count), 0.0)
+    return RankEstimator(catalogue, scale, weights)
 
 
 def count_true(negatives: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
@@ -129,13 +134,14 @@ def soft_rank(
         which each candidate is drawn. Replaces ``rank_estimate``.
 
     Returns:
-      ``[num_queries]`` ranks, at least 1 unless more candidates than ``num_items`` are at hand.
+      ``[num_queries]`` ranks, at least 1.
 
     Two of three negatives score at least as high as the positive:
 
     >>> print(soft_rank([[2.0, 3.0, 2.0, 1.0]], [[1, 0, 0, 0]], kernel="unit_step").numpy())
     [3.]
     """
+    _keras.require_tensorflow("soft_rank")
     comparison_kernel = kernels.get(kernel, gradient=False)
     checked = _checks.candidates(scores, labels, mask)
     scores, positives, negatives = positives_and_negatives(*checked)
@@ -151,7 +157,7 @@ def soft_rank(
         count_true(negatives, scores.dtype),
         num_items=_checks.catalogue_size("num_items", num_items),
         rank_estimate=_checks.one_of("rank_estimate", rank_estimate, RANK_ESTIMATES),
-        candidate_weights=importance_weights(sampling_probability, scores.dtype),
+        candidate_weights=importance_weights(sampling_probability, scores),
     )
     positive = tf.reduce_sum(tf.where(positives, scores, 0.0), axis=-1, keepdims=True)
     gaps = tf.where(negatives, scores - positive, 0.0)
@@ -180,7 +186,9 @@ def positives_and_negatives(
         scores = _checks.rows(
             scores,
             tf.reduce_any(neither, axis=-1),
-            "`labels` should be 1 at the positives and 0 elsewhere, without label smoothing.",
+            "`labels` should be 1 at the positives and 0 elsewhere, without label smoothing. Keras "
+            "passes labels first: give compile() a loss object such as LambdaCROLoss(), not the "
+            "function.",
         )
     negatives = tf.logical_not(positives)
     if mask is not None:
@@ -188,22 +196,45 @@ def positives_and_negatives(
     return scores, positives, negatives
 
 
-def importance_weights(
-    values: tf.Tensor | None, dtype: tf.DType, name: str = "sampling_probability"
-) -> tf.Tensor | None:
-    """``[1 or num_queries, num_candidates]``: one over the checked sampling probabilities."""
+def importance_weights(values: tf.Tensor | None, scores: tf.Tensor) -> tf.Tensor | None:
+    """``[1 or num_queries, num_candidates]``: one over the checked sampling probabilities.
+
+    Args:
+      values: ``[num_candidates]`` or the shape of ``scores``, or None.
+      scores: ``[num_queries, num_candidates]``.
+    """
     if values is None:
         return None
-    values = tf.cast(_checks.floating(name, values, dtype), dtype)
+    name, dtype = "sampling_probability", _numeric.compute_dtype(scores.dtype)
+    values = _checks.floating(name, values, dtype)
+    if values.shape.rank not in (None, 1, 2):
+        raise ValueError(
+            f"`{name}` should have the shape [num_candidates] or that of `scores`. Received shape: "
+            f"{values.shape}."
+        )
+    if values.shape.rank == 1:
+        values = _checks.with_shape(
+            name, values, [scores.shape[1]], [tf.shape(scores)[1]], ["num_candidates"]
+        )
+    else:
+        values = _checks.same_shape(name, values, "scores", scores)
+    weights = inverse_probability(values, dtype, name)
+    return weights[tf.newaxis, :] if values.shape.rank == 1 else weights
+
+
+def inverse_probability(values: tf.Tensor, dtype: tf.DType, name: str) -> tf.Tensor:
+    """One over probabilities of any shape, which are checked to be above 0 and at most 1."""
+    values = tf.cast(values, dtype)
     flat = tf.reshape(values, [-1])
     wrong = tf.logical_not(tf.logical_and(flat > 0.0, flat <= 1.0))
     message = (
         f"`{name}` should be above 0 and at most 1: the probability with which the "
         "sampler draws a candidate. Count an item at least once."
     )
-    checked = tf.reshape(_checks.rows(flat, wrong, message), tf.shape(values))
-    weights = 1.0 / tf.ensure_shape(checked, values.shape)
-    return weights[tf.newaxis, :] if values.shape.rank == 1 else weights
+    checked = _checks.rows(flat, wrong, message)
+    # XLA drops the check above; a wrong probability must not look like a good one.
+    inverse = tf.where(wrong, tf.constant(float("nan"), dtype), 1.0 / checked)
+    return tf.ensure_shape(tf.reshape(inverse, tf.shape(values)), values.shape)
 
 
 def _constant(value: int, dtype: tf.DType) -> tf.Tensor:

@@ -1,0 +1,109 @@
+"""Input at the end of what is possible: a right value, or an error that names the argument."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfrs_croloss
+from tests.support import oracle
+from tfrs_croloss import CROLoss, LambdaCROLoss, soft_rank
+from tfrs_croloss.tasks import CatalogueRetrieval, Retrieval
+
+LARGE = 3e38
+LOSSES = [
+    *(CROLoss(1.0, kernel) for kernel in oracle.DIFFERENTIABLE),
+    CROLoss(0.0, "hinge"),
+    CROLoss(0.5, "exponential"),
+    LambdaCROLoss(1.4, kernel="exponential"),
+    LambdaCROLoss(),
+    tfrs_croloss.BinaryCrossEntropy(),
+    tfrs_croloss.BilateralSoftmax(),
+    tfrs_croloss.SoftmaxAtK(2),
+    tfrs_croloss.Talos(2),
+    tfrs_croloss.LowerLeftPartialAUC(),
+    tfrs_croloss.PairwiseSoftmaxLoss(),
+]
+FORMS = {
+    "scores": lambda loss: lambda q, c: loss(tf.eye(len(q), len(c)), tf.matmul(q, c, False, True)),
+    "fused": lambda loss: Retrieval(loss),
+    "hard": lambda loss: Retrieval(loss, num_hard_negatives=2),
+    "catalogue": lambda loss: lambda q, c: CatalogueRetrieval(loss)(q, c, tf.range(len(q))),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_scores_near_the_end_of_the_type(form):
+    """The positive is as far behind as can be, then as far ahead."""
+    one = tf.constant([[1.0]])
+    for loss in LOSSES:
+        task = FORMS[form](loss)
+        behind = float(task(one, tf.constant([[-LARGE], [LARGE], [0.0]])))
+        ahead = float(task(one, tf.constant([[LARGE], [-LARGE], [0.0]])))
+        assert np.isfinite(behind), loss
+        assert np.isfinite(ahead), loss
+        assert behind >= ahead, loss
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_equal_scores_near_the_end_of_the_type_are_ties(form):
+    task = FORMS[form](CROLoss.softmax_cross_entropy())
+    value = task(tf.constant([[1.0]]), tf.constant([[LARGE], [LARGE], [LARGE]]))
+    assert float(value) == pytest.approx(np.log(3.0))
+
+
+@pytest.mark.parametrize("kernel", oracle.KERNELS)
+@pytest.mark.parametrize("estimate", ["paper", "unbiased"])
+def test_more_candidates_than_items(kernel, estimate):
+    """Some are repeated: each of 8 negatives stands for 2 of the 3 items, divided by 8."""
+    scores = np.random.default_rng(2).normal(size=[3, 9])
+    options = {"kernel": kernel, "num_items": 3, "rank_estimate": estimate}
+    ranks = soft_rank(tf.constant(scores), np.eye(3, 9), **options)
+    for row in range(3):
+        gaps = np.delete(scores[row] - scores[row, row], row)
+        counts = sum(oracle.kernel(kernel, Decimal(float(gap))) for gap in gaps)
+        assert float(ranks[row]) == pytest.approx(1.0 + 2.0 / 8.0 * float(counts))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_more_candidates_than_items_never_give_a_negative_loss(form):
+    queries, candidates = tf.eye(2, 6), 20.0 * tf.eye(6)
+    for loss in LOSSES[:6]:
+        config = {**loss.get_config(), "num_items": 2}
+        value = FORMS[form](type(loss).from_config(config))(queries, candidates)
+        assert float(value) >= 0.0, loss
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_nothing_costs_nothing(form):
+    """No queries and no candidates."""
+    for loss in LOSSES:
+        empty = tf.zeros([0, 3])
+        with tf.GradientTape() as tape:
+            tape.watch(empty)
+            value = FORMS[form](loss)(empty, empty)
+        assert float(value) == 0.0, loss
+        assert tape.gradient(value, empty).shape == (0, 3)
+
+
+@pytest.mark.slow
+def test_under_xla_which_cannot_raise_a_wrong_probability_is_nan():
+    vectors = tf.constant(np.random.default_rng(0).normal(size=[4, 3]), tf.float32)
+    for loss in (CROLoss(), CROLoss(0.0, "hinge"), tfrs_croloss.PairwiseSoftmaxLoss(), None):
+        for options in ({}, {"num_hard_negatives": 3}):
+            task = Retrieval(loss, **options)
+
+            @tf.function(jit_compile=True)
+            def compiled(probability, task=task):
+                return task(vectors, vectors, candidate_sampling_probability=probability)
+
+            for number in (np.nan, -0.5, 2.0):
+                probability = tf.constant([0.1, 0.1, number, 0.1], tf.float32)
+                assert np.isnan(compiled(probability).numpy()), (loss, options, number)
+            right = tf.constant([0.1, 0.1, 0.2, 0.1], tf.float32)
+            assert np.isfinite(compiled(right).numpy()), (loss, options)
+            with pytest.raises(ValueError, match="`candidate_sampling_probability` should be"):
+                task(vectors, vectors, candidate_sampling_probability=probability)
