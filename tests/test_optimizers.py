@@ -236,10 +236,8 @@ def test_mixed_precision_skips_steps_that_overflow():
     assert after[20:].tobytes() == before[20:].tobytes()
 
 
-@pytest.mark.parametrize(
-    "optimizer",
-    ["LazyAdam(0.05, weight_decay=0.1)", pytest.param("LazyAdam(0.05)", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["LazyAdam(0.05, weight_decay=0.1)", "LazyAdam(0.05)"])
 def test_two_replicas_do_what_one_does(run_python, optimizer):
     program = f"""
 import numpy as np

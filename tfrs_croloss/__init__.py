@@ -1,7 +1,7 @@
 """Losses and tasks that train retrieval models for the Recall@N that is served.
 
-``losses`` needs TensorFlow alone, with Keras 2 or Keras 3. The other packages are loaded when they
-are first used; those that need Keras 2, as TensorFlow Recommenders does, say so.
+With Keras 2, tasks, metrics and models build on TensorFlow Recommenders; with Keras 3, nothing
+needs it. Packages other than ``losses`` are loaded when they are first used.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from tfrs_croloss.losses import (
     ComparisonKernel,
     CROLoss,
     LambdaCROLoss,
+    LowerLeftPartialAUC,
     PairwiseSoftmaxLoss,
     PowerWeighting,
     RankWeighting,
     RetrievalLoss,
     RetrievalSizeWeighting,
     SoftmaxAtK,
+    Talos,
     cro_loss,
     lambda_cro_loss,
     soft_rank,
@@ -47,12 +49,14 @@ __all__ = [
     "CROLoss",
     "ComparisonKernel",
     "LambdaCROLoss",
+    "LowerLeftPartialAUC",
     "PairwiseSoftmaxLoss",
     "PowerWeighting",
     "RankWeighting",
     "RetrievalLoss",
     "RetrievalSizeWeighting",
     "SoftmaxAtK",
+    "Talos",
     "__version__",
     "cro_loss",
     "indexes",

@@ -132,11 +132,70 @@ def with_shape(
         raise ValueError(f"{message} Received: {value.shape}, where {static} was required.")
     if value.shape.is_fully_defined() and None not in static:
         return value
-    check = tf.debugging.Assert(
-        tf.reduce_all(tf.equal(tf.shape(value), dynamic)), [message, "Received:", tf.shape(value)]
-    )
+    arrived = tf.shape(value)
+    if value.shape.rank is None:
+        right = tf.cond(
+            tf.equal(tf.rank(value), len(static)),
+            lambda: tf.reduce_all(tf.equal(tf.ensure_shape(arrived, [len(static)]), dynamic)),
+            lambda: False,
+        )
+    else:
+        right = tf.reduce_all(tf.equal(arrived, dynamic))
+    check = tf.debugging.Assert(right, [message, "Received:", arrived, "Required:", dynamic])
     with tf.control_dependencies([check] if check is not None else []):
+        return tf.ensure_shape(tf.identity(value), static)
+
+
+def per_row(name: str, value: tf.Tensor, rows: tf.Tensor, dimension: str) -> tf.Tensor:
+    """Returns ``value``, checked to be a vector with one entry for each row of ``rows``.
+
+    Args:
+      name: the argument, for the message.
+      value: any tensor.
+      rows: a tensor whose first dimension is the length that is required.
+      dimension: what the rows are, for the message: ``"num_candidates"``.
+    """
+    return with_shape(name, value, [rows.shape[0]], [tf.shape(rows)[0]], [dimension])
+
+
+def one_row_each(name: str, value: Any, num_queries: tf.Tensor) -> Any:
+    """Returns a matrix or ragged tensor, checked to have one row for each query."""
+    is_ragged = isinstance(value, tf.RaggedTensor)
+    value = value if is_ragged else tf.convert_to_tensor(value)
+    if value.shape.rank not in (None, 2):
+        raise ValueError(
+            f"`{name}` should have the shape [num_queries, (ids)]. Received shape: {value.shape}."
+        )
+    checked = with_shape(
+        name,
+        value.row_lengths() if is_ragged else tf.reduce_any(tf.zeros_like(value, tf.bool), axis=1),
+        [tf.get_static_value(num_queries)],
+        [num_queries],
+        ["num_queries, (ids)"],
+    )
+    with tf.control_dependencies([checked]):
+        if is_ragged:
+            return value.with_values(tf.identity(value.values))
         return tf.identity(value)
+
+
+def sample_weight(value: Any, rows: tf.Tensor) -> tf.Tensor | None:
+    """Sample weights, checked to be one for each row; Keras' other forms stay as they are.
+
+    Keras also takes a scalar, and a column ``[num_queries, 1]``.
+
+    Args:
+      value: the weights, or None.
+      rows: a tensor with a row for each query.
+    """
+    if value is None:
+        return None
+    value = tf.convert_to_tensor(value)
+    if value.shape.rank == 0:
+        return value
+    if value.shape.rank == 2 and value.shape[1] == 1:
+        value = tf.squeeze(value, axis=1)
+    return per_row("sample_weight", value, rows, "num_queries")
 
 
 def rows(values: tf.Tensor, wrong: tf.Tensor, message: str) -> tf.Tensor:

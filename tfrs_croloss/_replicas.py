@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tfrs_croloss import _keras
+
 BLOCK_SIZE = 65_536
 """Number of items of a catalogue that are embedded, read or written at a time."""
 
@@ -27,6 +29,30 @@ def total(value: tf.Tensor) -> tf.Tensor:
     if count() == 1:
         return value
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
+
+
+def pass_counter(layer: tf.keras.layers.Layer) -> tf.Variable:
+    """A weight that counts the training passes of a layer, for ``next_keys``."""
+    return layer.add_weight(
+        name="training_passes",
+        shape=[],
+        dtype="int64",
+        initializer="zeros",
+        trainable=False,
+        aggregation=_keras.FIRST_REPLICA,
+    )
+
+
+def next_keys(seed: int, passes: tf.Variable) -> tf.Tensor:
+    """``[2]`` int64 for stateless random numbers of this pass and this replica; counts the pass."""
+    # Not the value of the assignment, which strategies do not return in every case.
+    number = tf.convert_to_tensor(passes)
+    context = tf.distribute.get_replica_context()
+    replica = 0 if context is None else context.replica_id_in_sync_group
+    keys = tf.stack([tf.constant(seed, tf.int64), number * count() + tf.cast(replica, tf.int64)])
+    with tf.control_dependencies([keys]):
+        passes.assign_add(1)
+    return keys
 
 
 def all_candidates(columns: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:

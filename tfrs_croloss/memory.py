@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from tfrs_croloss import _checks
+from tfrs_croloss import _checks, _keras
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Candidates:
     sampling_probability: tf.Tensor
 
 
+@tf.keras.utils.register_keras_serializable(package="tfrs_croloss")
 class CandidateMemory(tf.Module):
     """The latest candidates of earlier batches, first in, first out.
 
@@ -53,6 +55,7 @@ class CandidateMemory(tf.Module):
         name: str | None = "candidate_memory",
     ) -> None:
         super().__init__(name=name)
+        _keras.require_tensorflow("CandidateMemory")
         remedy = "Give a whole number of at least 1."
         self.capacity = int(_checks.positive_number("capacity", capacity, remedy=remedy))
         dim = int(_checks.positive_number("dim", dim, remedy=remedy))
@@ -115,6 +118,20 @@ class CandidateMemory(tf.Module):
         self._ids.scatter_nd_update(places, ids[latest:])
         self._probabilities.scatter_nd_update(places, probability[latest:])
         self._seen.assign_add(count)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments; what is remembered are variables."""
+        return {
+            "capacity": self.capacity,
+            "dim": self._embeddings.shape[1],
+            "id_dtype": self._ids.dtype.name,
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> CandidateMemory:
+        """The inverse of ``get_config``."""
+        return cls(**config)
 
 
 def mixture_probability(

@@ -12,9 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfrs_croloss._keras import require_keras_2
-
-require_keras_2("tfrs_croloss.optimizers")
+from tfrs_croloss import _keras
 
 
 @tf.keras.utils.register_keras_serializable(package="tfrs_croloss")
@@ -63,6 +61,9 @@ class LazyAdam(tf.keras.optimizers.Adam):
       name: name of the optimizer.
     """
 
+    # What `update_step` does with sparse gradients, so that nothing before it has to.
+    sums_equal_rows = True
+
     def __init__(
         self,
         learning_rate: Any = 0.001,
@@ -81,6 +82,7 @@ class LazyAdam(tf.keras.optimizers.Adam):
         name: str = "LazyAdam",
         **kwargs: Any,
     ) -> None:
+        _keras.require_tensorflow(type(self).__name__)
         for argument, beta in (("beta_1", beta_1), ("beta_2", beta_2)):
             if not 0.0 <= beta < 1.0:
                 raise ValueError(f"`{argument}` should be in [0, 1). Received: {beta!r}.")
@@ -99,46 +101,44 @@ class LazyAdam(tf.keras.optimizers.Adam):
             use_ema=use_ema,
             ema_momentum=ema_momentum,
             ema_overwrite_frequency=ema_overwrite_frequency,
-            jit_compile=jit_compile,
             name=name,
+            **_keras.optimizer_options(jit_compile),
             **kwargs,
         )
 
     def _apply_weight_decay(self, variables: Sequence[tf.Variable]) -> None:
         """Does nothing, since the base class passes over whole tables; `update_step` decays."""
 
-    def update_step(self, gradient: Any, variable: tf.Variable) -> None:
-        """Applies one gradient to one variable; the indices of a sparse gradient are distinct."""
+    def update_step(self, gradient: Any, variable: tf.Variable, *rate: Any) -> None:
+        """Applies one gradient to one variable; Keras 3 also passes the learning rate."""
+        dtype = variable.dtype
+        learning_rate = tf.cast(rate[0] if rate else self.learning_rate, dtype)
         decay = None
         if self.weight_decay and self._use_weight_decay(variable):
-            decay = tf.cast(self.learning_rate, variable.dtype) * tf.cast(
-                self.weight_decay, variable.dtype
-            )
+            decay = learning_rate * tf.cast(self.weight_decay, dtype)
         if not isinstance(gradient, tf.IndexedSlices):
             if decay is not None:
                 variable.assign_sub(variable * decay)
-            super().update_step(gradient, variable)
+            super().update_step(gradient, variable, *rate)
             return
 
-        dtype = variable.dtype
+        gradient = _keras.distinct_rows(gradient)
         beta_1, beta_2 = tf.cast(self.beta_1, dtype), tf.cast(self.beta_2, dtype)
         step = tf.cast(self.iterations + 1, dtype)
         correction = tf.sqrt(1 - tf.pow(beta_2, step)) / (1 - tf.pow(beta_1, step))
-        index = self._index_dict[self._var_key(variable)]
+        names = ("_momentums", "_velocities", *(["_velocity_hats"] if self.amsgrad else []))
+        first, second, *largest = _keras.slots(self, variable, *names)
         rows, values = gradient.indices, gradient.values
 
-        first = self._momentums[index]
         first_rows = beta_1 * tf.gather(first, rows) + (1 - beta_1) * values
         first.scatter_update(tf.IndexedSlices(first_rows, rows))
-        second = self._velocities[index]
         second_rows = beta_2 * tf.gather(second, rows) + (1 - beta_2) * tf.square(values)
         second.scatter_update(tf.IndexedSlices(second_rows, rows))
-        if self.amsgrad:
-            largest = self._velocity_hats[index]
-            second_rows = tf.maximum(tf.gather(largest, rows), second_rows)
-            largest.scatter_update(tf.IndexedSlices(second_rows, rows))
+        if largest:
+            second_rows = tf.maximum(tf.gather(largest[0], rows), second_rows)
+            largest[0].scatter_update(tf.IndexedSlices(second_rows, rows))
 
-        moves = tf.cast(self.learning_rate, dtype) * correction * first_rows
+        moves = learning_rate * correction * first_rows
         moves /= tf.sqrt(second_rows) + tf.cast(self.epsilon, dtype)
         if decay is not None:
             moves += decay * tf.gather(variable, rows)

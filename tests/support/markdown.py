@@ -16,7 +16,9 @@ _COMMAND = re.compile(r"^    (?:croloss|python -m pipelines) ((?:.*\\\n)*.*)$", 
 
 def pages() -> list[Path]:
     """All Markdown files of the repository that people read."""
-    found = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+    found = [
+        ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+    ]
     for folder in ("docs", "results", "benchmarks", ".github"):
         found += sorted((ROOT / folder).rglob("*.md"))
     return [*found, ROOT / "saved_models" / "README.md"]

@@ -6,6 +6,7 @@ Imports nothing from the library, and nothing but the standard library.
 from __future__ import annotations
 
 import decimal
+import functools
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -18,10 +19,13 @@ KERNELS = DIFFERENTIABLE + ("unit_step",)
 ALPHAS = (0.0, 0.5, 0.999999, 1.0, 1.000001, 1.4, 2.0)
 
 
+# Remembered, since tests ask for the same gaps again and again: 60 digits take time.
+@functools.lru_cache(100_000)
 def exp(x: Decimal) -> Decimal:
     return _CONTEXT.exp(x)
 
 
+@functools.lru_cache(100_000)
 def log(x: Decimal) -> Decimal:
     return _CONTEXT.ln(x)
 
@@ -112,20 +116,44 @@ class Row:
         return self.scale * total
 
     def loss(
-        self, alpha: float, name: str, rank_name: str | None = None, normalized: bool = False
+        self,
+        alpha: float,
+        name: str,
+        rank_name: str | None = None,
+        normalized: bool = False,
+        descent: str = "rank",
     ) -> Decimal:
         if rank_name is None:
             return weight_integral(self.rank(name), self.num_items, alpha, normalized)
-        return weight(self.rank(rank_name), self.num_items, alpha, normalized) * self.rank(name)
+        rank = self.rank(rank_name)
+        density = weight(rank, self.num_items, alpha, normalized)
+        if descent == "log_rank":
+            return density * rank * log(self.rank(name))
+        return density * self.rank(name)
+
+    def pull(self, name: str, share: float, easing: float, least: float) -> Decimal:
+        """The share of the push that pulls the positive."""
+        eased = ONE / (ONE + Decimal(easing) * log(self.rank(name)))
+        return Decimal(share) * max(eased, Decimal(least))
 
     def gradient(
-        self, alpha: float, name: str, rank_name: str | None = None, normalized: bool = False
+        self,
+        alpha: float,
+        name: str,
+        rank_name: str | None = None,
+        normalized: bool = False,
+        descent: str = "rank",
+        pull: tuple[float, float, float] = (1.0, 0.0, 1.0),
     ) -> list[Decimal]:
         """With respect to every score of the row."""
-        factor = weight(self.rank(rank_name or name), self.num_items, alpha, normalized)
+        rank = self.rank(rank_name or name)
+        factor = weight(rank, self.num_items, alpha, normalized)
+        if rank_name is not None and descent == "log_rank":
+            factor *= rank / self.rank(name)
+        share = self.pull(name, *pull)
         result = [ZERO] * self.width
         for i in self.negatives:
             slope = factor * self.scale * self.weights[i] * kernel_slope(name, self.gaps[i])
             result[i] += slope
-            result[self.positive] -= slope
+            result[self.positive] -= share * slope
         return result

@@ -102,3 +102,54 @@ def prepare(
     counts = Counter(item for _, items, _ in result["train"] for item in items)
     result["item_counts"] = [counts[index] for index in range(len(names))]
     return result
+
+
+def parts_of(rows, split, bounds=None):
+    """The part (0, 1 or 2) of each of a user's rows, which are in time order."""
+    if split == "time":
+        return [sum(time >= bound for bound in bounds) for _, _, time in rows]
+    return [0] * (len(rows) - 2) + [1, 2] if len(rows) >= 3 else [0] * len(rows)
+
+
+def cut(log, split, bounds=None, seed=0, drop_cold=False, drop_repeated=False):
+    """Cuts each user's sequence by leave-one-out, or at two times; nothing is filtered.
+
+    Returns:
+      The dict of ``prepare``, and the numbers of cold and repeated targets of valid and test.
+    """
+    names = number_items(log)
+    number = {name: index for index, name in enumerate(names)}
+    users = {}
+    for row in sorted(range(len(log)), key=lambda row: (log[row][2], row)):
+        users.setdefault(log[row][0], []).append(log[row])
+    result = {"item_ids": names, "train": [], "valid": [], "test": []}
+    counts = Counter()
+    for user in shuffled(users, seed):
+        parts = parts_of(users[user], split, bounds)
+        items = [number[row[1]] for row, part in zip(users[user], parts) if part == 0]
+        counts.update(items)
+        if items:
+            result["train"].append((user, items, None))
+    found = {}
+    for part, name in ((1, "valid"), (2, "test")):
+        cold = repeated = 0
+        for user in shuffled(users, seed):
+            parts = parts_of(users[user], split, bounds)
+            items = [number[row[1]] for row in users[user]]
+            history = [item for item, own in zip(items, parts) if own < part]
+            targets = [item for item, own in zip(items, parts) if own == part]
+            if not history or not targets:
+                continue
+            kept, seen = [], set(history)
+            for item in targets:
+                is_cold, is_repeated = counts[item] == 0, item in seen
+                seen.add(item)
+                cold += is_cold
+                repeated += is_repeated
+                if not (is_cold and drop_cold) and not (is_repeated and drop_repeated):
+                    kept.append(item)
+            if kept:
+                result[name].append((user, history + kept, len(history)))
+        found[name] = {"cold_targets": cold, "repeated_targets": repeated}
+    result["item_counts"] = [counts[index] for index in range(len(names))]
+    return result, found

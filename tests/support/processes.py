@@ -18,12 +18,16 @@ def run_step(*arguments: object) -> None:
     assert main([str(argument) for argument in arguments]) == 0
 
 
-def start_step(*arguments: object) -> subprocess.Popen[str]:
-    """Starts a step in a process of its own."""
+def start_step(*arguments: object, **environment: object) -> subprocess.Popen[str]:
+    """Starts a step in a process of its own, with these variables added to its environment."""
     return subprocess.Popen(
         [sys.executable, "-m", "pipelines", *map(str, arguments)],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            **{name: str(value) for name, value in environment.items()},
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -34,6 +38,7 @@ def python_output(
     *arguments: object,
     environment: Mapping[str, str | None] | None = None,
     folder: Path = ROOT,
+    python: Path | str = sys.executable,
 ) -> str:
     """What a fresh Python process prints; it must not fail.
 
@@ -41,11 +46,12 @@ def python_output(
       *arguments: arguments of the interpreter.
       environment: variables that differ from those of this process; None removes one.
       folder: working directory.
+      python: interpreter.
     """
     variables: dict[str, str | None] = {**os.environ, "PYTHONPATH": str(ROOT)}
     variables.update(environment or {})
     finished = subprocess.run(
-        [sys.executable, *map(str, arguments)],
+        [str(python), *map(str, arguments)],
         env={name: value for name, value in variables.items() if value is not None},
         cwd=folder,
         capture_output=True,

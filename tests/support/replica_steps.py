@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-NUM_ITEMS, BATCH, PER_EXAMPLE, DIM, NUM_REPLICAS = 40, 12, 2, 8, 4
+NUM_ITEMS, BATCH, PER_EXAMPLE, DIM, NUM_REPLICAS = 40, 12, 2, 8, 3
 
 
 def mirrored_strategy(num_replicas: int) -> tf.distribute.Strategy:

@@ -33,9 +33,10 @@ class Server:
     Args:
       folder: folder of the model.
       *options: further options of ``serve``.
+      **environment: variables that are added to its environment.
     """
 
-    def __init__(self, folder: Path, *options: object):
+    def __init__(self, folder: Path, *options: object, **environment: str):
         self.process = subprocess.Popen(
             [
                 sys.executable,
@@ -51,7 +52,7 @@ class Server:
                 *map(str, options),
             ],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
