@@ -193,13 +193,31 @@ def test_the_best_head_scores():
     np.testing.assert_allclose(task(heads, CANDIDATES), expected_losses, rtol=1e-5)
 
 
+@pytest.mark.parametrize("task", [tfrs.tasks.Retrieval, Retrieval])
+def test_a_loss_in_place_of_tfrs_default_has_its_value_and_gradient(task):
+    """No learning rate has to change: both are sums over the batch."""
+
+    def value_and_gradient(**options):
+        queries = tf.constant(QUERIES)
+        with tf.GradientTape() as tape:
+            tape.watch(queries)
+            value = task(**options)(queries, CANDIDATES)
+        return float(value), tape.gradient(value, queries)
+
+    value, gradient = value_and_gradient(loss=CROLoss.softmax_cross_entropy())
+    default, default_gradient = value_and_gradient()
+    assert value == pytest.approx(default, rel=1e-6)
+    np.testing.assert_allclose(gradient, default_gradient, rtol=1e-4, atol=1e-6)
+
+
 def test_sample_weights_and_reductions_are_keras_own():
     rows = rank_losses(LambdaCROLoss(reduction="none"))
     weights = np.array([0.0, 1.0, 2.0, 3.0], "float32")
-    assert rank_losses(LambdaCROLoss(reduction="sum"), sample_weight=weights) == pytest.approx(
+    mean = LambdaCROLoss(reduction="sum_over_batch_size")
+    assert rank_losses(LambdaCROLoss(), sample_weight=weights) == pytest.approx(
         float(np.sum(rows * weights)), rel=1e-5
     )
-    assert rank_losses(LambdaCROLoss(), sample_weight=weights) == pytest.approx(
+    assert rank_losses(mean, sample_weight=weights) == pytest.approx(
         float(np.mean(rows * weights)), rel=1e-5
     )
 
@@ -239,10 +257,15 @@ def test_graph_mode_with_unknown_batch_sizes_and_xla(loss):
 
     graph = tf.function(value_and_gradient, input_signature=[tf.TensorSpec([None, 3])] * 2)
     compiled = tf.function(value_and_gradient, jit_compile=True)
-    for rows, candidates in ((4, 6), (1, 1), (2, 2)):
+    # XLA compiles anew for every shape.
+    for rows, candidates, functions in (
+        (4, 6, (graph, compiled)),
+        (1, 1, (graph,)),
+        (2, 2, (graph,)),
+    ):
         inputs = tf.constant(QUERIES[:rows]), tf.constant(CANDIDATES[:candidates])
         wanted = value_and_gradient(*inputs)
-        for function in (graph, compiled):
+        for function in functions:
             for actual, value in zip(function(*inputs), wanted):
                 np.testing.assert_allclose(actual, value, rtol=1e-4, atol=1e-6)
 

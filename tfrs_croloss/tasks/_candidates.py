@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfrs_croloss import _replicas
-
-_SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
+from tfrs_croloss.losses.ranks import inverse_probability
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,12 +174,17 @@ class CandidatePool:
       ids: ``[num_candidates]``, or None.
       sampling_probability: ``[num_candidates]``, or None.
       allowed: which candidates count for which query of this replica.
+      remember: updates the estimate of the sampling probabilities, or None.
+      copy_weights: ``[1, num_candidates]``, how much each counts if copies count once;
+        or None.
     """
 
     embeddings: tf.Tensor
     ids: tf.Tensor | None
     sampling_probability: tf.Tensor | None
     allowed: CandidateFilter
+    remember: Callable[[], list[tf.Operation]] | None = None
+    copy_weights: tf.Tensor | None = None
 
 
 def exchangeable_ids(known_positive_ids: Any) -> Any:
@@ -257,9 +261,11 @@ class CandidateBatch:
         """Scores less the log of the sampling probability: right for softmax, and for it alone."""
         if sampling_probability is None:
             return self
-        probability = tf.cast(sampling_probability, tf.float32)
-        shift = tf.math.log(tf.maximum(probability, _SMALLEST_NORMAL))
-        return dataclasses.replace(self, scores=self.scores - tf.cast(shift, self.scores.dtype))
+        inverse = inverse_probability(
+            sampling_probability, tf.float32, "candidate_sampling_probability"
+        )
+        shift = tf.cast(tf.math.log(inverse), self.scores.dtype)
+        return dataclasses.replace(self, scores=self.scores + shift)
 
     def hardest(self, count: int | None) -> tuple[CandidateBatch, tf.Tensor | None]:
         """The batch with each row's positive first, then its ``count`` highest negatives.
@@ -271,7 +277,7 @@ class CandidateBatch:
         if count is None or count <= 0:
             return self, None
         negatives = self.negatives
-        count = tf.minimum(count, tf.shape(self.scores)[1] - 1)
+        count = tf.maximum(tf.minimum(count, tf.shape(self.scores)[1] - 1), 0)
         competing = tf.where(negatives, self.scores, self.scores.dtype.min)
         _, columns = tf.math.top_k(competing, k=count, sorted=False)
         kept = tf.concat([self.positive_columns[:, tf.newaxis], columns], axis=1)
@@ -288,3 +294,49 @@ class CandidateBatch:
             considered,
         )
         return batch, kept
+
+
+def check_embeddings(query_embeddings: tf.Tensor, candidate_embeddings: tf.Tensor) -> tf.Tensor:
+    """The candidates' embeddings, checked to suit the queries (at run time if necessary)."""
+    if query_embeddings.shape.rank not in (None, 2, 3):
+        raise ValueError(
+            "`query_embeddings` should have shape [num_queries, embedding_dim] or [num_queries, "
+            f"num_heads, embedding_dim]. Received shape: {query_embeddings.shape}."
+        )
+    if candidate_embeddings.shape.rank not in (None, 2):
+        raise ValueError(
+            "`candidate_embeddings` should have shape [num_candidates, embedding_dim]. Received "
+            f"shape: {candidate_embeddings.shape}."
+        )
+    num_queries, num_candidates = query_embeddings.shape[0], candidate_embeddings.shape[0]
+    if None not in (num_queries, num_candidates) and num_candidates < num_queries:
+        raise ValueError(
+            "`candidate_embeddings` should have a row for every query: row i is the positive of "
+            f"query i. Received: {num_queries} queries and {num_candidates} candidates."
+        )
+    if not query_embeddings.shape[-1:].is_compatible_with(candidate_embeddings.shape[-1:]):
+        raise ValueError(
+            "`candidate_embeddings` should have the embedding_dim of `query_embeddings`. Received "
+            f"shapes: {query_embeddings.shape} and {candidate_embeddings.shape}."
+        )
+    if None not in (num_queries, num_candidates):
+        return candidate_embeddings
+    numbers = tf.shape(query_embeddings)[0], tf.shape(candidate_embeddings)[0]
+    check = tf.debugging.Assert(
+        numbers[1] >= numbers[0],
+        [
+            "`candidate_embeddings` should have a row for every query: row i is the positive of "
+            "query i. Received queries and candidates:",
+            *numbers,
+        ],
+    )
+    with tf.control_dependencies([check] if check is not None else []):
+        return tf.identity(candidate_embeddings)
+
+
+def inner_products(query_embeddings: tf.Tensor, candidate_embeddings: tf.Tensor) -> tf.Tensor:
+    """``[num_queries, num_candidates]`` inner products, of the best head where there are many."""
+    if query_embeddings.shape.rank == 3:
+        heads = tf.einsum("qhd,cd->qhc", query_embeddings, candidate_embeddings)
+        return tf.reduce_max(heads, axis=1)
+    return tf.matmul(query_embeddings, candidate_embeddings, transpose_b=True)

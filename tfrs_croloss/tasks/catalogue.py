@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from tfrs_croloss import _checks
-from tfrs_croloss._keras import require_keras_2
-from tfrs_croloss.losses import _numeric
+from tfrs_croloss import _checks, _keras, _saving
+from tfrs_croloss.losses import _numeric, _score_range, naming
 from tfrs_croloss.losses._blockwise import Competition, weighted_loss
 from tfrs_croloss.losses._objective import RowObjective
 from tfrs_croloss.losses.base import RetrievalLoss
 from tfrs_croloss.losses.ranks import RankEstimator
-
-require_keras_2("tfrs_croloss.tasks")
-
-import tensorflow_recommenders as tfrs  # noqa: E402
+from tfrs_croloss.tasks import _metrics
 
 
-class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
+@tf.keras.utils.register_keras_serializable(package="tfrs_croloss")
+class CatalogueRetrieval(_keras.TaskLayer):
     """A retrieval task that ranks each positive against every item.
 
     The items' embeddings are computed by the model in every step, so they are current and get a
@@ -44,7 +41,7 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
     def __init__(
         self,
         loss: RetrievalLoss,
-        metrics: Sequence[tfrs.metrics.Factorized] | tfrs.metrics.Factorized | None = None,
+        metrics: Any = None,
         loss_metrics: list[tf.keras.metrics.Metric] | None = None,
         temperature: float | None = None,
         *,
@@ -53,6 +50,7 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         name: str | None = None,
     ) -> None:
         super().__init__(name=name, autocast=False)
+        loss = naming.get(loss)
         if not isinstance(loss, RetrievalLoss):
             raise ValueError(
                 "`loss` should be a loss of tfrs_croloss, such as LambdaCROLoss. Received: "
@@ -64,10 +62,8 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
                 "'sum_over_batch_size'."
             )
         self._loss = loss
-        self._loss_metrics = loss_metrics or []
-        if metrics is None:
-            metrics = []
-        self._factorized_metrics = list(metrics) if isinstance(metrics, Sequence) else [metrics]
+        self._loss_metrics = _metrics.of_scores(loss_metrics, "loss_metrics")
+        self._factorized_metrics = _metrics.factorized(metrics)
         if temperature is not None:
             temperature = _checks.positive_number(
                 "temperature", temperature, remedy="Use 1 / tau: 0.1 for the paper's tau of 10."
@@ -104,7 +100,13 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
             _checks.floating("catalogue_embeddings", catalogue_embeddings),
         )
         _check_matrices(queries, catalogue)
-        positive_items = _rows_of(catalogue, "positive_items", positive_items)
+        positive_items = _checks.per_row(
+            "positive_items",
+            _rows_of(catalogue, "positive_items", positive_items),
+            queries,
+            "num_queries",
+        )
+        sample_weight = _checks.sample_weight(sample_weight, queries)
         if self._loss.check_scores:
             queries = _finite("query_embeddings", queries)
             catalogue = _finite("catalogue_embeddings", catalogue)
@@ -116,6 +118,7 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         dtype = _numeric.compute_dtype(queries.dtype)
         known: Any = known_positive_items
         if known is not None:
+            known = _checks.one_row_each("known_positive_items", known, tf.shape(queries)[0])
             known = known.with_values(_rows_of(catalogue, "known_positive_items", known.values))
 
         def dropped(start: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
@@ -124,6 +127,13 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
             return tf.stack([rows, block.values], axis=-1)
 
         objective = self._loss.objective
+        _score_range.watch_vectors(
+            queries,
+            catalogue,
+            tf.gather(catalogue, positive_items[: _score_range.NUM_ROWS]),
+            objective,
+            self._temperature,
+        )
 
         def exact(count: tf.Tensor) -> RankEstimator:
             num_items = tf.fill(tf.shape(count), tf.cast(tf.shape(catalogue)[0], count.dtype))
@@ -154,6 +164,22 @@ class CatalogueRetrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
             ]
         with tf.control_dependencies([update for update in updates if update is not None]):
             return tf.identity(loss)
+
+    def get_config(self) -> dict[str, Any]:
+        _metrics.refuse_to_save(self._factorized_metrics)
+        return {
+            "loss": _saving.to_config("loss", self._loss),
+            "loss_metrics": _saving.to_config("loss_metrics", list(self._loss_metrics)),
+            "temperature": self._temperature,
+            "normalize": self._normalize,
+            "memory_budget": self._memory_budget,
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> CatalogueRetrieval:
+        """A task of the same configuration."""
+        return cls(**{name: _saving.from_config(value) for name, value in config.items()})
 
 
 def _check_matrices(queries: tf.Tensor, catalogue: tf.Tensor) -> None:

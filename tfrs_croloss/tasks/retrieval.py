@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfrs_croloss import _checks, _replicas
-from tfrs_croloss._keras import require_keras_2
-from tfrs_croloss.losses import _numeric
+from tfrs_croloss import _checks, _keras, _replicas, _saving
+from tfrs_croloss.losses import _numeric, _score_range, naming
 from tfrs_croloss.losses._blockwise import Competition, weighted_loss
 from tfrs_croloss.losses._chunk_sums import has_fast_form
+from tfrs_croloss.losses._copies import weights_by_vector
 from tfrs_croloss.losses._dense import check_finite, pair_losses
-from tfrs_croloss.losses.base import RetrievalLoss
-from tfrs_croloss.losses.ranks import RankEstimator, count_true, importance_weights
+from tfrs_croloss.losses.base import RankLoss, RetrievalLoss
+from tfrs_croloss.losses.ranks import RankEstimator, count_true
+from tfrs_croloss.tasks import _metrics, _probabilities, frequencies
 from tfrs_croloss.tasks._candidates import (
     CandidateBatch,
     CandidateFilter,
     CandidatePool,
+    check_embeddings,
     exchangeable_ids,
+    inner_products,
     ragged_ids,
 )
+from tfrs_croloss.tasks.frequencies import (
+    CandidateFrequencies,
+    StreamingFrequencies,
+    updated_when_differentiated,
+)
 
-require_keras_2("tfrs_croloss.tasks")
 
-import tensorflow_recommenders as tfrs  # noqa: E402
-
-
-class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
+@tf.keras.utils.register_keras_serializable(package="tfrs_croloss")
+class Retrieval(_saving.ModuleState, _keras.TaskLayer):
     """A factorized retrieval task: every query against the candidates of the batch.
 
     The task takes the arguments of ``tfrs.tasks.Retrieval``, with the same meaning. With a loss of
@@ -38,8 +43,9 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
     every kernel. With any other Keras loss the task does what TFRS does.
 
     Args:
-      loss: ``CROLoss``, ``LambdaCROLoss`` or any Keras loss of one-hot labels and scores. Defaults
-        to softmax cross-entropy summed over the batch, as in TFRS.
+      loss: ``CROLoss``, ``LambdaCROLoss`` or any Keras loss of one-hot labels and scores, or the
+        name of a loss of this package. Defaults to softmax cross-entropy summed over the batch, as
+        in TFRS.
       metrics: one or several ``tfrs.metrics.Factorized`` over the whole catalogue.
       batch_metrics: Keras metrics of labels and scores within the batch.
       loss_metrics: Keras metrics that summarise the loss.
@@ -57,12 +63,15 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
       global_negatives: whether, under a ``tf.distribute`` strategy with several replicas, queries
         meet the candidates of all of them. The sum of the replicas' losses is then the loss of the
         whole batch on one.
+      sampling_probability: where the candidates' sampling probabilities come from in calls that are
+        not given them: ``"streaming"`` or a ``StreamingFrequencies`` estimates them while training,
+        and a ``CandidateFrequencies`` has counted them. Both need ``candidate_ids``.
     """
 
     def __init__(
         self,
-        loss: tf.keras.losses.Loss | None = None,
-        metrics: Sequence[tfrs.metrics.Factorized] | tfrs.metrics.Factorized | None = None,
+        loss: tf.keras.losses.Loss | str | None = None,
+        metrics: Any = None,
         batch_metrics: list[tf.keras.metrics.Metric] | None = None,
         loss_metrics: list[tf.keras.metrics.Metric] | None = None,
         temperature: float | None = None,
@@ -73,18 +82,18 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         num_items: int | None = None,
         memory_budget: int | None = None,
         global_negatives: bool = True,
+        sampling_probability: CandidateFrequencies | StreamingFrequencies | str | None = None,
     ) -> None:
         # Keras would cast the queries, and the queries alone, to the layer's own type.
         super().__init__(name=name, autocast=False)
         self._memory_budget = _checks.bytes_or_none("memory_budget", memory_budget)
         self._global_negatives = bool(global_negatives)
         self._loss = (
-            loss
+            naming.get(loss)
             if loss is not None
-            else tf.keras.losses.CategoricalCrossentropy(
-                from_logits=True, reduction=tf.keras.losses.Reduction.SUM
-            )
+            else tf.keras.losses.CategoricalCrossentropy(from_logits=True, reduction="sum")
         )
+        self._frequencies = frequencies.get(sampling_probability)
         self._num_items = _num_items(self._loss, _checks.catalogue_size("num_items", num_items))
         if temperature is not None:
             temperature = _checks.positive_number(
@@ -93,22 +102,18 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         self._temperature = temperature
         self._num_hard_negatives = num_hard_negatives
         self._remove_accidental_hits = remove_accidental_hits
-        self._batch_metrics = batch_metrics or []
-        self._loss_metrics = loss_metrics or []
+        self._batch_metrics = _metrics.of_scores(batch_metrics, "batch_metrics")
+        self._loss_metrics = _metrics.of_scores(loss_metrics, "loss_metrics")
         self.factorized_metrics = metrics
 
     @property
-    def factorized_metrics(self) -> Sequence[tfrs.metrics.Factorized]:
+    def factorized_metrics(self) -> Sequence[Any]:
         """The metrics over the whole catalogue."""
         return self._factorized_metrics
 
     @factorized_metrics.setter
-    def factorized_metrics(
-        self, value: Sequence[tfrs.metrics.Factorized] | tfrs.metrics.Factorized | None
-    ) -> None:
-        if value is None:
-            value = []
-        self._factorized_metrics = list(value) if isinstance(value, Sequence) else [value]
+    def factorized_metrics(self, value: Any) -> None:
+        self._factorized_metrics = _metrics.factorized(value)
 
     def call(
         self,
@@ -135,8 +140,10 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
           candidate_embeddings: ``[num_candidates, embedding_dim]``. Row i is the positive of query
             i; rows past ``num_queries`` are further negatives for all.
           sample_weight: ``[num_queries]`` weights of the queries' losses.
-          candidate_sampling_probability: ``[num_candidates]``: the probability with which the
-            sampler draws each candidate; for in-batch negatives, its share of the log.
+          candidate_sampling_probability: ``[num_candidates]``, or ``[num_queries, num_candidates]``
+            on one replica: the probability with which the sampler draws each candidate; for
+            in-batch negatives, its share of the log. It replaces the task's
+            ``sampling_probability``.
           candidate_ids: ``[num_candidates]`` integers or strings.
           compute_metrics: whether to update the metrics over the whole catalogue.
           compute_batch_metrics: whether to update the metrics within the batch.
@@ -158,7 +165,8 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
             _checks.floating("query_embeddings", query_embeddings),
             _checks.floating("candidate_embeddings", candidate_embeddings),
         )
-        _check_embeddings(query_embeddings, candidate_embeddings)
+        candidate_embeddings = check_embeddings(query_embeddings, candidate_embeddings)
+        sample_weight = _checks.sample_weight(sample_weight, query_embeddings)
         candidates = self.candidate_pool(
             tf.shape(query_embeddings)[0],
             candidate_embeddings,
@@ -169,15 +177,23 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
             shared_negatives=shared_negatives,
             remove_accidental_hits=remove_accidental_hits,
         )
+        if isinstance(self._loss, RetrievalLoss) and query_embeddings.shape.rank == 2:
+            _score_range.watch_vectors(
+                query_embeddings,
+                candidates.embeddings,
+                candidates.embeddings,
+                self._loss.objective,
+                self._temperature,
+            )
         batch = None
         needs_scores = compute_batch_metrics and bool(self._batch_metrics)
         if not needs_scores and self._can_be_fused(query_embeddings):
             loss = self._fused_loss(query_embeddings, candidates, sample_weight)
         else:
             batch = self._batch(query_embeddings, candidates)
-            loss, batch = self._loss_of_scores(
-                batch, candidates.sampling_probability, sample_weight
-            )
+            loss, batch = self._loss_of_scores(batch, candidates, sample_weight)
+        if candidates.remember is not None:
+            loss = updated_when_differentiated(loss, candidates.remember)
         updates = [metric.update_state(loss) for metric in self._loss_metrics]
         if compute_metrics and query_embeddings.shape.rank == 2:
             num_queries = tf.shape(query_embeddings)[0]
@@ -224,19 +240,31 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
           block of queries which candidates count.
         """
         columns = {"embeddings": candidate_embeddings}
-        if candidate_ids is not None:
-            columns["ids"] = tf.reshape(tf.convert_to_tensor(candidate_ids), [-1])
-        if candidate_sampling_probability is not None:
-            columns["probabilities"] = tf.convert_to_tensor(candidate_sampling_probability)
         num_own = tf.shape(candidate_embeddings)[0]
-        if shared_negatives is not None:
-            columns["shared"] = _checks.with_shape(
-                "shared_negatives",
-                tf.cast(shared_negatives, tf.bool),
-                [candidate_embeddings.shape[0]],
-                [num_own],
-                ["num_candidates"],
+        of_each = None
+
+        def column(name: str, values: tf.Tensor) -> tf.Tensor:
+            return _checks.per_row(name, values, candidate_embeddings, "num_candidates")
+
+        if candidate_ids is not None:
+            ids = tf.reshape(tf.convert_to_tensor(candidate_ids), [-1])
+            columns["ids"] = column("candidate_ids", ids)
+        if candidate_sampling_probability is not None:
+            name = "candidate_sampling_probability"
+            probabilities = _checks.floating(name, candidate_sampling_probability, tf.float32)
+            if probabilities.shape.rank == 2:
+                of_each = _probabilities.of_each_query(
+                    probabilities, [num_queries, num_own], self.exchanges_candidates
+                )
+            else:
+                columns["probabilities"] = column(name, probabilities)
+        elif isinstance(self._frequencies, CandidateFrequencies):
+            columns["probabilities"] = self._frequencies.probabilities(
+                _probabilities.needed_ids(columns)
             )
+        if shared_negatives is not None:
+            shared = tf.cast(shared_negatives, tf.bool)
+            columns["shared"] = column("shared_negatives", shared)
         if self.exchanges_candidates:
             columns = _replicas.all_candidates(columns)
             known_positive_ids = exchangeable_ids(known_positive_ids)
@@ -253,6 +281,10 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
                 score_mask = tf.pad(score_mask, [[0, 0], [0, others]], constant_values=True)
         if remove_accidental_hits is None:
             remove_accidental_hits = self._remove_accidental_hits
+        if known_positive_ids is not None:
+            known_positive_ids = _checks.one_row_each(
+                "known_positive_ids", known_positive_ids, num_queries
+            )
         ids = columns.get("ids")
         if ids is None and (remove_accidental_hits or known_positive_ids is not None):
             raise ValueError(
@@ -268,15 +300,54 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
             drop_accidental_hits=remove_accidental_hits,
             known_positive_ids=ragged_ids(known_positive_ids, ids),
         )
-        return CandidatePool(columns["embeddings"], ids, columns.get("probabilities"), allowed)
+        probabilities, remember = columns.get("probabilities", of_each), None
+        if probabilities is None and isinstance(self._frequencies, StreamingFrequencies):
+            probabilities, remember = _probabilities.observed(
+                self._frequencies, columns, self.exchanges_candidates
+            )
+        copy_weights, loss = None, self._loss
+        in_batch = probabilities is None and shared_negatives is None
+        if in_batch and isinstance(loss, RankLoss) and loss.weighs_copies:
+            copy_weights = weights_by_vector(columns["embeddings"])
+        return CandidatePool(
+            columns["embeddings"], ids, probabilities, allowed, remember, copy_weights
+        )
 
     @property
     def exchanges_candidates(self) -> bool:
         """Whether queries meet the candidates of several replicas in the step that is running."""
         return self._global_negatives and _replicas.count() > 1
 
+    def get_config(self) -> dict[str, Any]:
+        _metrics.refuse_to_save(self._factorized_metrics)
+        objects = {
+            "loss": self._loss,
+            "batch_metrics": list(self._batch_metrics),
+            "loss_metrics": list(self._loss_metrics),
+            "sampling_probability": self._frequencies,
+        }
+        return {
+            **{name: _saving.to_config(name, value) for name, value in objects.items()},
+            "temperature": self._temperature,
+            "num_hard_negatives": self._num_hard_negatives,
+            "remove_accidental_hits": self._remove_accidental_hits,
+            "name": self.name,
+            "num_items": self._num_items,
+            "memory_budget": self._memory_budget,
+            "global_negatives": self._global_negatives,
+        }
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Retrieval:
+        """A task of the same configuration."""
+        return cls(**{name: _saving.from_config(value) for name, value in config.items()})
+
+    def saved_modules(self) -> Mapping[str, Any]:
+        """What a file keeps beside the metrics: the estimated sampling probabilities."""
+        return {"sampling_probability": self._frequencies}
+
     def _batch(self, query_embeddings: tf.Tensor, candidates: CandidatePool) -> CandidateBatch:
-        scores = _scores(query_embeddings, candidates.embeddings)
+        scores = inner_products(query_embeddings, candidates.embeddings)
         if self._temperature is not None:
             scores = scores / self._temperature
         allowed = candidates.allowed
@@ -286,14 +357,14 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
     def _loss_of_scores(
         self,
         batch: CandidateBatch,
-        candidate_sampling_probability: tf.Tensor | None,
+        candidates: CandidatePool,
         sample_weight: tf.Tensor | None,
     ) -> tuple[tf.Tensor, CandidateBatch]:
         """The loss, and the batch that is left after mining hard negatives."""
         if isinstance(self._loss, RetrievalLoss):
-            losses, batch = self._rank_losses(batch, self._loss, candidate_sampling_probability)
+            losses, batch = self._rank_losses(batch, self._loss, candidates)
             return self._loss.reduce(losses, sample_weight), batch
-        batch, _ = batch.shifted(candidate_sampling_probability).hardest(self._num_hard_negatives)
+        batch, _ = batch.shifted(candidates.sampling_probability).hardest(self._num_hard_negatives)
         loss = self._loss(
             y_true=batch.labels, y_pred=batch.masked_scores, sample_weight=sample_weight
         )
@@ -303,7 +374,7 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         self,
         batch: CandidateBatch,
         loss: RetrievalLoss,
-        candidate_sampling_probability: tf.Tensor | None,
+        candidates: CandidatePool,
     ) -> tuple[tf.Tensor, CandidateBatch]:
         """The loss of each query, and the batch that is left after mining hard negatives."""
         present = batch.positive_considered
@@ -315,10 +386,10 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         estimator = self._estimator(
             loss,
             count_true(batch.negatives, dtype),
-            importance_weights(
-                candidate_sampling_probability, dtype, "candidate_sampling_probability"
-            ),
+            _probabilities.importance_weights(candidates.sampling_probability, dtype),
         )
+        if candidates.copy_weights is not None:
+            estimator = dataclasses.replace(estimator, candidate_weights=candidates.copy_weights)
         shape = tf.shape(batch.scores)
         batch, kept = batch.hardest(self._num_hard_negatives)
         if kept is not None and estimator.candidate_weights is not None:
@@ -366,13 +437,8 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
         if self._temperature is not None:
             query_embeddings = query_embeddings / self._temperature
 
-        weights: Any = importance_weights(
-            candidates.sampling_probability, dtype, "candidate_sampling_probability"
-        )
-
-        def block_weights(start: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-            rows = tf.minimum(start + tf.range(size), tf.shape(weights)[0] - 1)
-            return weights if weights.shape[0] == 1 else tf.gather(weights, rows)
+        drawn = _probabilities.importance_weights(candidates.sampling_probability, dtype)
+        weights = candidates.copy_weights if drawn is None else drawn
 
         return weighted_loss(
             query_embeddings,
@@ -381,9 +447,9 @@ class Retrieval(tf.keras.layers.Layer, tfrs.tasks.Task):
             row_weights,
             loss.objective,
             Competition(
-                lambda count: self._estimator(loss, count, weights),
+                lambda count: self._estimator(loss, count, drawn),
                 mask=None if allowed.lets_all_pass else allowed.considered,
-                candidate_weights=None if weights is None else block_weights,
+                candidate_weights=_probabilities.by_block(weights),
             ),
             self._memory_budget,
         )
@@ -404,38 +470,6 @@ def _checked(values: tf.Tensor, present: tf.Tensor, loss: RetrievalLoss) -> tf.T
         "`score_mask` should not hide a query's own candidate. Give such a query a sample_weight "
         "of 0, or build the loss with mask_rows_without_positive=True.",
     )
-
-
-def _check_embeddings(query_embeddings: tf.Tensor, candidate_embeddings: tf.Tensor) -> None:
-    if query_embeddings.shape.rank not in (None, 2, 3):
-        raise ValueError(
-            "`query_embeddings` should have shape [num_queries, embedding_dim] or [num_queries, "
-            f"num_heads, embedding_dim]. Received shape: {query_embeddings.shape}."
-        )
-    if candidate_embeddings.shape.rank not in (None, 2):
-        raise ValueError(
-            "`candidate_embeddings` should have shape [num_candidates, embedding_dim]. Received "
-            f"shape: {candidate_embeddings.shape}."
-        )
-    num_queries, num_candidates = query_embeddings.shape[0], candidate_embeddings.shape[0]
-    if None not in (num_queries, num_candidates) and num_candidates < num_queries:
-        raise ValueError(
-            "`candidate_embeddings` should have a row for every query: row i is the positive of "
-            f"query i. Received: {num_queries} queries and {num_candidates} candidates."
-        )
-    if not query_embeddings.shape[-1:].is_compatible_with(candidate_embeddings.shape[-1:]):
-        raise ValueError(
-            "`candidate_embeddings` should have the embedding_dim of `query_embeddings`. Received "
-            f"shapes: {query_embeddings.shape} and {candidate_embeddings.shape}."
-        )
-
-
-def _scores(query_embeddings: tf.Tensor, candidate_embeddings: tf.Tensor) -> tf.Tensor:
-    """``[num_queries, num_candidates]`` inner products, of the best head where there are many."""
-    if query_embeddings.shape.rank == 3:
-        heads = tf.einsum("qhd,cd->qhc", query_embeddings, candidate_embeddings)
-        return tf.reduce_max(heads, axis=1)
-    return tf.matmul(query_embeddings, candidate_embeddings, transpose_b=True)
 
 
 def _num_items(loss: tf.keras.losses.Loss, num_items: int | None) -> int | None:
