@@ -84,6 +84,16 @@ def test_report_is_json_ready_and_readable():
     assert "recall@10" in text and "0.5000 ± 0.5000" in text and "1,000 items" in text
 
 
+def test_a_report_gives_other_cutoffs_from_the_same_ranks():
+    ranks, user_rows = [1, 4, 9], [0, 0, 1]
+    report = summarize_ranks(ranks, num_items=9, cutoffs=[5], user_rows=user_rows, alpha=1.4)
+    others = report.at([1, 9])
+    assert report.ranks.tolist() == ranks
+    # Of the first user one target of two ranks first, of the second none.
+    assert others.users.recall == {1: (1 / 2 + 0) / 2, 9: 1.0}
+    assert others.pairs.expected_recall == report.pairs.expected_recall
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [

@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_recommenders as tfrs
 
 import tfrs_croloss
+from tests.support.repeats import first_of_each
 from tfrs_croloss import metrics, models, tasks
 
 
@@ -34,9 +35,17 @@ CANDIDATES = {
 }
 
 
-@pytest.mark.parametrize("kind", list(CANDIDATES))
-@pytest.mark.parametrize("with_ids", [False, True])
-@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize(
+    "kind, with_ids, in_graph",
+    first_of_each(
+        [
+            (kind, with_ids, in_graph)
+            for kind in CANDIDATES
+            for with_ids, in_graph in ((False, True), (True, False), (False, False), (True, True))
+        ],
+        lambda case: case[:2],
+    ),
+)
 def test_metric_agrees_with_the_function(kind, with_ids, in_graph):
     queries, table, positives = random_problem(9)
     table[5] = table[positives[0]]  # a tie
@@ -350,20 +359,7 @@ def test_callback_explains_a_missing_tower():
         metrics.RecallCallback(lambda: 0, lambda: 0, [0], average="items")
 
 
-@pytest.mark.parametrize("name", ["metrics.FactorizedRecall", "optimizers.LazyAdam"])
-def test_keras_3_is_refused_with_the_remedy(name, run_python):
-    program = f"""
-import tfrs_croloss
-try:
-    tfrs_croloss.{name}
-except ImportError as error:
-    print(error)
-"""
-    message = run_python(program, {"TF_USE_LEGACY_KERAS": None})
-    assert f"tfrs_croloss.{name.split('.')[0]}" in message and "needs Keras 2" in message
-    assert "TF_USE_LEGACY_KERAS=1 before TensorFlow is imported" in message
-
-
+@pytest.mark.slow
 def test_evaluation_needs_neither_keras_2_nor_tfrs(run_python):
     program = """
 import sys

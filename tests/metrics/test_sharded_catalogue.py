@@ -28,6 +28,7 @@ def results() -> list[dict[str, Any]]:
     return list(json.loads(printed.splitlines()[-1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(4), ids=lambda n: f"{CASES[n]['num_items']} items")
 def test_ranks_over_four_parts_are_those_over_the_whole(
     number: int, results: list[dict[str, Any]]
@@ -41,6 +42,7 @@ def test_ranks_over_four_parts_are_those_over_the_whole(
     assert [result["lengths"][item], length] == pytest.approx([max(result["lengths"])] * 2)
 
 
+@pytest.mark.slow
 def test_the_first_item_that_is_not_finite_is_named(results: list[dict[str, Any]]) -> None:
     assert "3 of 40 vectors" in results[4]["error"]
     assert "item 17" in results[4]["error"]

@@ -2,7 +2,7 @@
 
 ``evaluate`` reports on a test set from embeddings, and needs TensorFlow alone. ``RecallCallback``
 evaluates a validation set after every epoch, and ``FactorizedRecall`` replaces
-``tfrs.metrics.FactorizedTopK``; these two need Keras 2 and are loaded when they are first used.
+``tfrs.metrics.FactorizedTopK``; these two are loaded when they are first used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from tfrs_croloss.metrics.ranks import exact_ranks, popularity_ranks
 from tfrs_croloss.metrics.report import Averages, RankingReport, evaluate, summarize_ranks
 
 if TYPE_CHECKING:
-    from tfrs_croloss.metrics.keras import FactorizedRecall, RecallCallback
+    from tfrs_croloss.metrics.callback import RecallCallback
+    from tfrs_croloss.metrics.factorized import FactorizedRecall
 
 __all__ = [
     "Averages",
@@ -31,10 +32,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("FactorizedRecall", "RecallCallback"):
-        from tfrs_croloss.metrics import keras
+    if name == "FactorizedRecall":
+        from tfrs_croloss.metrics.factorized import FactorizedRecall
 
-        return getattr(keras, name)
+        return FactorizedRecall
+    if name == "RecallCallback":
+        from tfrs_croloss.metrics.callback import RecallCallback
+
+        return RecallCallback
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -69,6 +69,8 @@ class RankingReport:
       median_rank: median over pairs.
       pairs: averages over pairs, with standard errors that allow for pairs of one user being alike.
       users: averages over users.
+      ranks: ``[num_pairs]``: the ranks themselves.
+      user_rows: ``[num_pairs]``: which ranks belong to one user.
     """
 
     num_items: int
@@ -76,6 +78,8 @@ class RankingReport:
     median_rank: float
     pairs: Averages
     users: Averages
+    ranks: np.ndarray = dataclasses.field(repr=False, compare=False)
+    user_rows: np.ndarray = dataclasses.field(repr=False, compare=False)
 
     @property
     def recall(self) -> dict[int, float]:
@@ -87,8 +91,18 @@ class RankingReport:
         """The cutoffs that recall and NDCG were computed at."""
         return tuple(self.pairs.recall)
 
+    def at(self, cutoffs: Sequence[int]) -> RankingReport:
+        """The report of the same ranks at other cutoffs: nothing is counted again."""
+        return summarize_ranks(
+            self.ranks,
+            num_items=self.num_items,
+            cutoffs=cutoffs,
+            user_rows=self.user_rows,
+            alpha=self.alpha,
+        )
+
     def as_dict(self) -> dict[str, Any]:
-        """Plain numbers and strings, ready for JSON."""
+        """The figures, without the ranks, as plain numbers and strings, ready for JSON."""
         return {
             "num_items": self.num_items,
             "alpha": self.alpha,
@@ -217,6 +231,8 @@ def summarize_ranks(
         median_rank=float(np.median(rank)),
         pairs=_averages(len(rank), sizes, pair_means, pair_errors),
         users=_averages(len(num_targets), sizes, user_means, user_errors),
+        ranks=rank,
+        user_rows=users,
     )
 
 

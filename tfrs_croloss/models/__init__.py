@@ -2,35 +2,58 @@
 
 ``TwoTowerModel`` joins a query tower and a candidate tower with a task; ``CatalogueModel`` ranks
 against every item. ``HistoryTower`` and ``ItemTower`` are the paper's towers, ``UserTower``
-is that of matrix factorisation, and ``Feature`` adds side features.
+is that of matrix factorisation, and ``ItemBias`` has biases of items. ``Feature`` and the classes
+of the other kinds add side features, which ``FeatureEncoder`` encodes. ``SelfAttentionEncoder`` is
+a layer that encodes sequences, in a history tower or any other model.
+``RetrievalModel`` is the base of models of your own, in place of ``tfrs.Model``.
 """
 
 from __future__ import annotations
 
-from tfrs_croloss._keras import require_keras_2
-
-require_keras_2("tfrs_croloss.models")
-
-from tfrs_croloss.models.features import Feature  # noqa: E402
-from tfrs_croloss.models.towers import (  # noqa: E402
-    HistoryTower,
-    ItemEmbedding,
-    ItemTower,
-    UserTower,
+from tfrs_croloss.models.base import RetrievalModel
+from tfrs_croloss.models.bias import ItemBias
+from tfrs_croloss.models.features import (
+    AgeFeature,
+    Feature,
+    FeatureEmbedding,
+    FeatureEncoder,
+    HourFeature,
+    NumberFeature,
+    QuantileFeature,
+    SideFeature,
+    TagsFeature,
+    TextFeature,
+    WeekdayFeature,
 )
-from tfrs_croloss.models.two_tower import (  # noqa: E402
+from tfrs_croloss.models.items import ItemEmbedding, ItemTower
+from tfrs_croloss.models.self_attention import SelfAttentionEncoder
+from tfrs_croloss.models.towers import HistoryTower, UserTower
+from tfrs_croloss.models.two_tower import (
     CatalogueModel,
     TwoTowerModel,
     unit_vectors,
 )
 
 __all__ = [
+    "AgeFeature",
     "CatalogueModel",
     "Feature",
+    "FeatureEmbedding",
+    "FeatureEncoder",
     "HistoryTower",
+    "HourFeature",
+    "ItemBias",
     "ItemEmbedding",
     "ItemTower",
+    "NumberFeature",
+    "QuantileFeature",
+    "RetrievalModel",
+    "SelfAttentionEncoder",
+    "SideFeature",
+    "TagsFeature",
+    "TextFeature",
     "TwoTowerModel",
     "UserTower",
+    "WeekdayFeature",
     "unit_vectors",
 ]

@@ -1,230 +1,192 @@
-"""Towers: a user as a history of items or as a row of a table, an item as its embedding.
-
-Items are numbered 0 to ``num_items - 1``. The padding id is ``num_items``: the table has one row
-more than there are items, which nothing reads or trains. Any other id that is not an item, such
-as an unknown one, counts as padding in a history.
-"""
+"""Towers of users: a history of items, or a row of a table."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from tfrs_croloss import _checks
-from tfrs_croloss._keras import require_keras_2
-from tfrs_croloss.models.features import Feature, FeatureEmbedding
+from tfrs_croloss import _checks, _keras
+from tfrs_croloss.models import _tower_parts as parts
+from tfrs_croloss.models._tower_parts import TowerInputs
+from tfrs_croloss.models.features import (
+    FeatureEmbedding,
+    SideFeature,
+    check_names,
+    feature_from_config,
+)
+from tfrs_croloss.models.items import ItemEmbedding
+from tfrs_croloss.models.self_attention import SelfAttentionEncoder, last_state
 
-require_keras_2("tfrs_croloss.models.towers")
-
-ENCODERS = ("mean", "gru")
-
-TowerInputs: TypeAlias = tf.Tensor | Mapping[str, tf.Tensor]
-"""Inputs of a tower: the column of ids alone, or a mapping with it and the features' columns."""
-
-
-@tf.keras.utils.register_keras_serializable(package="tfrs_croloss")
-class ItemEmbedding(tf.keras.layers.Layer):
-    """The table that both towers share, one float32 row for each item.
-
-    Ids that are no item give the zero vector, and no gradient.
-
-    Args:
-      num_items: size of the catalogue.
-      dim: size of the vectors.
-      stddev: standard deviation of the normal distribution that the table starts from.
-      seed: seed of that distribution.
-      name: name of the layer.
-    """
-
-    def __init__(
-        self,
-        num_items: int,
-        dim: int = 32,
-        stddev: float = 0.05,
-        seed: int | None = None,
-        name: str | None = "item_embedding",
-    ) -> None:
-        super().__init__(name=name)
-        remedy = "Count the items of the catalogue."
-        self.num_items = int(_checks.positive_number("num_items", num_items, remedy=remedy))
-        self.dim = int(_checks.positive_number("dim", dim, remedy="The paper uses 32."))
-        self.stddev, self.seed = stddev, seed
-        self._table = tf.keras.layers.Embedding(
-            self.num_items + 1,
-            self.dim,
-            embeddings_initializer=tf.keras.initializers.RandomNormal(stddev=stddev, seed=seed),
-            name="table",
-        )
-
-    @property
-    def padding_id(self) -> int:
-        """The id that stands for no item."""
-        return self.num_items
-
-    def are_items(self, ids: tf.Tensor) -> tf.Tensor:
-        """Booleans of the shape of ``ids``: which of them are items of the catalogue."""
-        return tf.logical_and(ids >= 0, ids < tf.cast(self.num_items, ids.dtype))
-
-    def call(self, ids: tf.Tensor) -> tf.Tensor:
-        """``[..., dim]`` vectors for integer ids of any shape."""
-        are_items = self.are_items(ids)
-        vectors = self._table(tf.where(are_items, ids, tf.cast(self.padding_id, ids.dtype)))
-        return tf.where(are_items[..., tf.newaxis], vectors, tf.zeros_like(vectors))
-
-    def get_config(self) -> dict[str, Any]:
-        config = {name: getattr(self, name) for name in ("num_items", "dim", "stddev", "seed")}
-        return {**config, "name": self.name}
+ENCODERS = ("mean", "gru", "transformer")
 
 
 @tf.keras.utils.register_keras_serializable(package="tfrs_croloss")
-class HistoryTower(tf.keras.Model):
+class HistoryTower(parts.Tower):
     """A user as the items chosen so far, oldest first, padded at the end.
 
     Args:
       embedding: the table shared with the items.
       dim: size of the user vectors; that of the table by default.
       encoder: ``"mean"``, the average of the items (the authors' "DNN"), or ``"gru"``, the last
-        state of a GRU over them. A dense layer without activation follows either.
+        state of a GRU over them, each followed by a dense layer without activation; or
+        ``"transformer"`` or a ``SelfAttentionEncoder``, which a dense layer follows only if there
+        are features or hidden layers, or ``dim`` is not that of the table.
       features: side features of the user; their columns come with the history in a mapping.
       history_column: name of the history in that mapping.
       name: name of the tower.
+      context_features: side features of the moment in which the user is asked about, such as the
+        device; their columns come with the others.
+      hidden: sizes of dense layers with relu between the encoder, with the features, and the last
+        dense layer.
+      encoded: whether the columns of the features are encoded already, by a ``FeatureEncoder``.
     """
 
     def __init__(
         self,
         embedding: ItemEmbedding,
         dim: int | None = None,
-        encoder: str = "mean",
-        features: Sequence[Feature] = (),
+        encoder: str | SelfAttentionEncoder = "mean",
+        features: Sequence[SideFeature] = (),
         history_column: str = "history",
         name: str | None = "history_tower",
+        *,
+        context_features: Sequence[SideFeature] = (),
+        hidden: Sequence[int] = (),
+        encoded: bool = False,
     ) -> None:
-        super().__init__(name=name)
+        # Raw numbers among the features are float64; Keras would make them shorter.
+        super().__init__(name=name, autocast=False)
         self.embedding = embedding
+        self.self_attention: SelfAttentionEncoder | None = None
+        if isinstance(encoder, SelfAttentionEncoder):
+            self.self_attention, encoder = encoder, "transformer"
+        elif encoder == "transformer":
+            self.self_attention = SelfAttentionEncoder()
         self.encoder = _checks.one_of("encoder", encoder, ENCODERS)
         self.history_column = history_column
         self.dim = int(dim or embedding.dim)
-        self.features = tuple(features)
-        self._features = FeatureEmbedding(features, name="user_features") if features else None
-        self._gru = tf.keras.layers.GRU(embedding.dim, name="gru") if encoder == "gru" else None
-        self._dense = tf.keras.layers.Dense(self.dim, name="dense")
+        self.features, self.context_features = tuple(features), tuple(context_features)
+        self.hidden, self.encoded = tuple(hidden), bool(encoded)
+        every = (*self.features, *self.context_features)
+        check_names(every)
+        self._features = self._context = None
+        if features:
+            self._features = FeatureEmbedding(features, encoded, name="user_features")
+        if context_features:
+            self._context = FeatureEmbedding(context_features, encoded, name="context_features")
+        self._gru: tf.keras.layers.Layer | None = None
+        if encoder == "gru":
+            self._gru = tf.keras.layers.GRU(embedding.dim, return_sequences=True, name="gru")
+        self._hidden = parts.hidden_layers(hidden)
+        self._dense: tf.keras.layers.Layer | None = None
+        if self.self_attention is None or every or hidden or self.dim != embedding.dim:
+            self._dense = tf.keras.layers.Dense(self.dim, name="dense")
+        _keras.create_variables(self, self._example())
 
-    def call(self, inputs: TowerInputs) -> tf.Tensor:
+    def call(self, inputs: TowerInputs, training: bool | None = None) -> tf.Tensor:
         """User vectors.
 
         Args:
           inputs: ``[batch, length]`` integer ids, or a mapping with them and the ``[batch]``
-            columns of the features.
+            columns of the features and of the context.
+          training: whether a self-attention encoder drops anything.
 
         Returns:
-          ``[batch, dim]``. A user without history gets the bias of the dense layer.
+          ``[batch, dim]``. A user without history gets the bias of the dense layer, or the zero
+          vector without that layer.
         """
-        history = _ids(inputs, self.history_column, rank=2)
-        vectors = self.embedding(history)
-        are_items = self.embedding.are_items(history)
-        if self._gru is not None:
-            encoded = self._gru(vectors, mask=are_items)
-        else:
+        history = parts.ids_of(inputs, self.history_column, rank=2)
+        if self._gru is None and self.self_attention is None:
+            vectors, are_items = self.embedding(history), self.embedding.are_items(history)
             count = tf.reduce_sum(tf.cast(are_items, vectors.dtype), axis=1, keepdims=True)
             encoded = tf.reduce_sum(vectors, axis=1) / tf.maximum(count, 1)
+        else:
+            states, are_items = self._states(history, training)
+            encoded = last_state(states, are_items)
+        vectors = [encoded]
         if self._features is not None:
-            encoded = tf.concat([encoded, self._features(_columns(inputs))], axis=-1)
-        return self._dense(encoded)
+            vectors.append(self._features(parts.columns_of(inputs)))
+        return self._joined(vectors, inputs)
+
+    def at_positions(
+        self, inputs: TowerInputs, positions: tf.Tensor, training: bool | None = None
+    ) -> tf.Tensor:
+        """User vectors at several positions of each history, all from one pass over it.
+
+        The vector at a position is that of the items up to it, the item there included; at the last
+        item it is what ``call`` returns. With self-attention, the position vectors count back from
+        the last item of the whole history.
+
+        Args:
+          inputs: as for ``call``, but the columns of the context have one row for each position.
+          positions: ``[num_positions, 2]`` integers: the row and the column of each position.
+          training: whether a self-attention encoder drops anything.
+
+        Returns:
+          ``[num_positions, dim]``.
+        """
+        history = parts.ids_of(inputs, self.history_column, rank=2)
+        states, _ = self._states(history, training)
+        encoded = tf.gather_nd(states, positions)
+        vectors = [encoded]
+        if self._features is not None:
+            of_users = self._features(parts.columns_of(inputs))
+            vectors.append(tf.gather(of_users, positions[:, 0]))
+        return self._joined(vectors, inputs)
+
+    def _joined(self, vectors: list[tf.Tensor], inputs: TowerInputs) -> tf.Tensor:
+        """The output of the tower, from the vectors of the history and of the user's features."""
+        if self._context is not None:
+            vectors = [*vectors, self._context(parts.columns_of(inputs))]
+        joined = vectors[0] if len(vectors) == 1 else tf.concat(vectors, axis=-1)
+        joined = parts.through(self._hidden, joined)
+        return joined if self._dense is None else self._dense(joined)
+
+    def _states(self, history: tf.Tensor, training: bool | None) -> tuple[tf.Tensor, tf.Tensor]:
+        """``[batch, length, dim]`` after each item, and which columns are items.
+
+        The columns end with the last item of the longest history: there is no work on the rest.
+        """
+        are_items = self.embedding.are_items(history)
+        numbers = tf.range(1, tf.shape(history)[1] + 1)
+        # One column stays, since a GRU needs one.
+        length = tf.maximum(tf.reduce_max(tf.where(are_items, numbers, 0)), 1)
+        history, are_items = history[:, :length], are_items[:, :length]
+        vectors = self.embedding(history)
+        if self._gru is not None:
+            return self._gru(vectors, mask=are_items), are_items
+        if self.self_attention is not None:
+            return self.self_attention.states(vectors, are_items, training), are_items
+        counts = tf.cumsum(tf.cast(are_items, vectors.dtype), axis=1)[..., tf.newaxis]
+        return tf.cumsum(vectors, axis=1) / tf.maximum(counts, 1), are_items
 
     def get_config(self) -> dict[str, Any]:
         config = {name: getattr(self, name) for name in ("dim", "encoder", "history_column")}
-        return {**_base_config(self), **config}
+        if self.self_attention is not None:
+            config["encoder"] = self.self_attention.get_config()
+        config["context_features"] = [one.get_config() for one in self.context_features]
+        return {**parts.base_config(self), **config}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> HistoryTower:
         """A tower of the same configuration, with a table of its own."""
-        return cls(**_from_config(config))
+        config = parts.from_config(config)
+        context = config.get("context_features", ())
+        config["context_features"] = [feature_from_config(values) for values in context]
+        if not isinstance(config["encoder"], str):
+            config["encoder"] = SelfAttentionEncoder.from_config(config["encoder"])
+        return cls(**config)
+
+    def _example(self) -> TowerInputs:
+        every = (*self.features, *self.context_features)
+        ids = tf.zeros([1, 1], tf.int32)
+        return parts.example(self.history_column, ids, every, self.encoded)
 
 
 @tf.keras.utils.register_keras_serializable(package="tfrs_croloss")
-class ItemTower(tf.keras.Model):
-    """An item as its row of the table, with side features where there are any.
-
-    Args:
-      embedding: the table shared with the history.
-      features: side features of the item. The row of the table and the features together go through
-        a dense layer without activation; without features there is no such layer.
-      item_values: ``[num_items]`` values of some of the features, which the tower looks up by id.
-        Columns of the other features come with the ids in a mapping.
-      id_column: name of the ids in that mapping.
-      name: name of the tower.
-    """
-
-    def __init__(
-        self,
-        embedding: ItemEmbedding,
-        features: Sequence[Feature] = (),
-        item_values: Mapping[str, Any] | None = None,
-        id_column: str = "item_id",
-        name: str | None = "item_tower",
-    ) -> None:
-        super().__init__(name=name)
-        self.embedding = embedding
-        self.id_column = id_column
-        self.features = tuple(features)
-        values = dict(item_values or {})
-        unknown = set(values) - {feature.name for feature in features}
-        if unknown:
-            raise ValueError(
-                f"`item_values` should be values of `features`. Received also: {sorted(unknown)}."
-            )
-        given = [feature for feature in features if feature.name in values]
-        columns = [feature for feature in features if feature.name not in values]
-        self._given = FeatureEmbedding(given, name="item_values") if given else None
-        self._columns = FeatureEmbedding(columns, name="item_features") if columns else None
-        self._dense = tf.keras.layers.Dense(embedding.dim, name="dense") if features else None
-        self._values = {name: np.asarray(column).tolist() for name, column in values.items()}
-        self._numbers: dict[str, tf.Variable] = {}
-        if self._given is not None:
-            for name, rows in self._given.numbers(_item_values(values, embedding)).items():
-                self._numbers[name] = tf.Variable(rows, trainable=False, name=f"{name}_numbers")
-
-    def call(self, inputs: TowerInputs) -> tf.Tensor:
-        """Item vectors.
-
-        Args:
-          inputs: ``[batch]`` integer ids, or a mapping with them and the ``[batch]`` columns of
-            the features.
-
-        Returns:
-          ``[batch, dim]``.
-        """
-        ids = _ids(inputs, self.id_column, rank=1)
-        ids = _checks.rows(
-            ids,
-            tf.logical_not(self.embedding.are_items(ids)),
-            f"`{self.id_column}` should be ids of items, 0 to {self.embedding.num_items - 1}. "
-            "Only histories may have other ids, which count as padding.",
-        )
-        parts = [self.embedding(ids)]
-        if self._given is not None:
-            numbers = {name: tf.gather(rows, ids) for name, rows in self._numbers.items()}
-            parts.append(self._given.embed(numbers))
-        if self._columns is not None:
-            parts.append(self._columns(_columns(inputs)))
-        return parts[0] if self._dense is None else self._dense(tf.concat(parts, axis=-1))
-
-    def get_config(self) -> dict[str, Any]:
-        values = {name: list(column) for name, column in self._values.items()}
-        return {**_base_config(self), "item_values": values, "id_column": self.id_column}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> ItemTower:
-        """A tower of the same configuration, with a table of its own."""
-        return cls(**_from_config(config))
-
-
-@tf.keras.utils.register_keras_serializable(package="tfrs_croloss")
-class UserTower(tf.keras.Model):
+class UserTower(parts.Tower):
     """A user as a row of a table, as in matrix factorisation.
 
     The tower only knows the users it was trained on, numbered 0 to ``num_users - 1``. For users
@@ -260,6 +222,7 @@ class UserTower(tf.keras.Model):
             embeddings_initializer=tf.keras.initializers.RandomNormal(stddev=stddev, seed=seed),
             name="table",
         )
+        _keras.create_variables(self, self._example())
 
     def call(self, inputs: TowerInputs) -> tf.Tensor:
         """User vectors.
@@ -270,7 +233,7 @@ class UserTower(tf.keras.Model):
         Returns:
           ``[batch, dim]``.
         """
-        users = _ids(inputs, self.user_column, rank=1)
+        users = parts.ids_of(inputs, self.user_column, rank=1)
         are_users = tf.logical_and(users >= 0, users < tf.cast(self.num_users, users.dtype))
         users = _checks.rows(
             users,
@@ -289,55 +252,5 @@ class UserTower(tf.keras.Model):
         """A tower of the same configuration, with a table of its own."""
         return cls(**config)
 
-
-def _base_config(tower: HistoryTower | ItemTower) -> dict[str, Any]:
-    return {
-        "embedding": tower.embedding.get_config(),
-        "features": [dataclasses.asdict(feature) for feature in tower.features],
-        "name": tower.name,
-    }
-
-
-def _from_config(config: dict[str, Any]) -> dict[str, Any]:
-    features = [
-        Feature(**{**values, "vocabulary": tuple(values["vocabulary"])})
-        for values in config["features"]
-    ]
-    return {**config, "embedding": ItemEmbedding(**config["embedding"]), "features": features}
-
-
-def _ids(inputs: TowerInputs, column: str, rank: int) -> tf.Tensor:
-    if isinstance(inputs, Mapping):
-        if column not in inputs:
-            raise ValueError(
-                f"The inputs should have a column {column!r}. Received: {sorted(inputs)}."
-            )
-        inputs = inputs[column]
-    ids = tf.convert_to_tensor(inputs)
-    if not ids.dtype.is_integer or ids.shape.rank not in (None, rank):
-        shape = "[batch, length]" if rank == 2 else "[batch]"
-        raise ValueError(
-            f"`{column}` should be integer ids of shape {shape}. Received: {ids.dtype.name} of "
-            f"shape {ids.shape}."
-        )
-    return ids
-
-
-def _columns(inputs: TowerInputs) -> Mapping[str, tf.Tensor]:
-    if not isinstance(inputs, Mapping):
-        raise ValueError(
-            "The inputs should be a mapping of columns where a tower has features. Received: "
-            f"{type(inputs).__name__}."
-        )
-    return inputs
-
-
-def _item_values(values: Mapping[str, Any], embedding: ItemEmbedding) -> dict[str, np.ndarray]:
-    arrays = {name: np.asarray(column) for name, column in values.items()}
-    for name, column in arrays.items():
-        if column.shape != (embedding.num_items,):
-            raise ValueError(
-                f"`item_values` should have one value of {name!r} for each of the "
-                f"{embedding.num_items} items. Received: shape {column.shape}."
-            )
-    return arrays
+    def _example(self) -> TowerInputs:
+        return tf.zeros([1], tf.int32)

@@ -7,24 +7,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfrs_croloss import _checks, _replicas
-from tfrs_croloss._keras import require_keras_2
+from tfrs_croloss import _checks, _keras, _replicas, _saving
 from tfrs_croloss._replicas import BLOCK_SIZE as BLOCK_SIZE
 from tfrs_croloss.losses import _numeric
 from tfrs_croloss.memory import CandidateMemory, mixture_probability
+from tfrs_croloss.models import _columns
+from tfrs_croloss.models._columns import Features
 from tfrs_croloss.tasks._candidates import CandidateFilter, ragged_ids
 from tfrs_croloss.tasks.catalogue import CatalogueRetrieval
 from tfrs_croloss.tasks.retrieval import Retrieval
 
-require_keras_2("tfrs_croloss.models")
-
-import tensorflow_recommenders as tfrs  # noqa: E402
-
 SIMILARITIES = ("cosine", "dot")
-NEGATIVE_PREFIX = "negative_"
+POSITIONS_COLUMN = "query_positions"
 _INSPECTED_QUERIES = 64
-
-Features = Mapping[str, tf.Tensor]
 
 
 def unit_vectors(vectors: tf.Tensor) -> tf.Tensor:
@@ -50,7 +45,8 @@ def unit_vectors(vectors: tf.Tensor) -> tf.Tensor:
     return scaled * tf.math.rsqrt(tf.where(squares > 0.0, squares, tf.ones_like(squares)))
 
 
-class TwoTowerModel(tfrs.Model):
+@tf.keras.utils.register_keras_serializable(package="tfrs_croloss")
+class TwoTowerModel(_saving.ModuleState, _keras.Model):
     """Any two Keras models as towers, trained with a retrieval task.
 
     A batch of features is a mapping with the inputs of both towers:
@@ -61,7 +57,10 @@ class TwoTowerModel(tfrs.Model):
     - optionally the columns of the candidates with the prefix ``negative_``: ``[num_negatives]``,
       negatives that all queries of the batch share;
     - optionally ``known_column``: ``[batch, (ids)]``, ragged or padded with an id of no item, items
-      that the query's user chose and that are not used as negatives.
+      that the query's user chose and that are not used as negatives;
+    - optionally ``query_positions``: ``[num_positions, 2]``, row and column of positions in the
+      query inputs, for a query tower with ``at_positions`` such as ``HistoryTower``. Each position
+      is then a query, with a positive (and known positives) of its own, and one pass embeds all.
 
     Candidates with the id of the query's own positive never count as negatives. The temperature
     belongs to the task; the paper's scale of 10 on cosines is ``temperature=0.1``.
@@ -71,6 +70,11 @@ class TwoTowerModel(tfrs.Model):
       candidate_tower: maps the candidate inputs to ``[batch, dim]``.
       task: turns the vectors into a loss.
       similarity: similarity function used for scoring: ``"cosine"`` or ``"dot"``.
+      item_bias: biases that are added to the similarities, ``[batch, 1]`` from the candidates' ids,
+        such as ``ItemBias``. They are one more dimension of the candidate vectors, in which every
+        query vector is 1, so that the inner products of the vectors are the scores everywhere.
+      weight_decay: what is added to the gradient, in multiples of the weights: the loss has half of
+        it times the sum of all squared weights as a penalty (coupled L2, unlike AdamW).
       in_batch_negatives: whether the positives of the other queries are negatives too. They are
         drawn by popularity, so pass ``candidate_probabilities`` as well.
       candidate_probabilities: ``[num_items]``, the share of each item in the log that the positives
@@ -93,6 +97,8 @@ class TwoTowerModel(tfrs.Model):
         task: Retrieval,
         *,
         similarity: str = "cosine",
+        item_bias: tf.keras.layers.Layer | None = None,
+        weight_decay: float = 0.0,
         in_batch_negatives: bool = False,
         candidate_probabilities: Any = None,
         memory: CandidateMemory | None = None,
@@ -107,6 +113,10 @@ class TwoTowerModel(tfrs.Model):
         self.candidate_tower = candidate_tower
         self.task = task
         self.similarity = _checks.one_of("similarity", similarity, SIMILARITIES)
+        self.item_bias = item_bias
+        self.weight_decay = _checks.non_negative_number(
+            "weight_decay", weight_decay, remedy="Use 0 for none; 1e-6 is usual."
+        )
         self.in_batch_negatives = bool(in_batch_negatives)
         self._query_inputs = query_inputs
         self._candidate_inputs = candidate_inputs
@@ -122,12 +132,30 @@ class TwoTowerModel(tfrs.Model):
 
     def call(self, features: Features, training: bool = False) -> tf.Tensor:
         """The query vectors, ``[batch, dim]``: what ``predict`` returns."""
+        if _keras.IS_KERAS_3 and not getattr(self.candidate_tower, "built", True):
+            # Before the first step, Keras 3 calls the model to create all variables.
+            if set(_columns.names(self._candidate_inputs)) <= set(features):
+                self.embed_candidates(features)
         return self.embed_queries(features, training=training)
 
     def embed_queries(self, features: Features, training: bool = False) -> tf.Tensor:
         """The query vectors that are scored, ``[batch, dim]``, from the query inputs."""
-        inputs = _select(features, self._query_inputs)
-        return self._as_scored(self.query_tower(inputs, training=training))
+        inputs = _columns.select(features, self._query_inputs)
+        positions = features.get(POSITIONS_COLUMN)
+        if positions is None:
+            vectors = self.query_tower(inputs, training=training)
+        elif hasattr(self.query_tower, "at_positions"):
+            vectors = self.query_tower.at_positions(inputs, positions, training=training)
+        else:
+            raise ValueError(
+                f"`query_tower` should have a method `at_positions` for the column "
+                f"{POSITIONS_COLUMN!r}, as HistoryTower has. Received: {self.query_tower!r}. "
+                "Leave the column out, or use such a tower."
+            )
+        vectors = self._as_scored(vectors)
+        if self.item_bias is None:
+            return vectors
+        return tf.concat([vectors, tf.ones_like(vectors[:, :1])], axis=1)
 
     def embed_query_block(self, features: Features) -> tf.Tensor:
         """As ``embed_queries``, for inference: compiled, and on one device under any strategy."""
@@ -135,8 +163,28 @@ class TwoTowerModel(tfrs.Model):
 
     def embed_candidates(self, features: Features, training: bool = False) -> tf.Tensor:
         """The candidate vectors that are scored, ``[batch, dim]``, from the candidate inputs."""
-        inputs = _select(features, self._candidate_inputs)
-        return self._as_scored(self.candidate_tower(inputs, training=training))
+        inputs = _columns.select(features, self._candidate_inputs)
+        vectors = self._as_scored(self.candidate_tower(inputs, training=training))
+        if self.item_bias is None:
+            return vectors
+        biases = self.item_bias(_columns.select(features, self._id_column))
+        return tf.concat([vectors, tf.cast(biases, vectors.dtype)], axis=1)
+
+    def embed_new_candidates(self, columns: Mapping[str, Any]) -> tf.Tensor:
+        """Vectors ``[batch, dim]`` of items that were not trained on, from their features alone.
+
+        Args:
+          columns: what ``from_features`` of the candidate tower takes, as ``ItemTower`` has it.
+        """
+        if not hasattr(self.candidate_tower, "from_features"):
+            raise ValueError(
+                "`candidate_tower` should have a method `from_features`, as ItemTower has. "
+                f"Received: {self.candidate_tower!r}."
+            )
+        vectors = self._as_scored(self.candidate_tower.from_features(columns))
+        if self.item_bias is None:
+            return vectors
+        return tf.concat([vectors, tf.zeros_like(vectors[:, :1])], axis=1)
 
     def embed_catalogue(self, num_items: int, block_size: int = BLOCK_SIZE) -> tf.Tensor:
         """Vectors ``[num_items, dim]`` of all items, for a tower that takes ids alone."""
@@ -180,8 +228,8 @@ class TwoTowerModel(tfrs.Model):
         """This replica's candidates, as keyword arguments of the task."""
         # One pass through the tower for positives and negatives alike.
         candidate_features = {
-            column: _with_negatives(features, column)
-            for column in {self._id_column, *_names(self._candidate_inputs)}
+            column: _columns.with_negatives(features, column)
+            for column in {self._id_column, *_columns.names(self._candidate_inputs)}
         }
         candidates = self.embed_candidates(candidate_features, training=training)
         ids = candidate_features[self._id_column]
@@ -215,12 +263,9 @@ class TwoTowerModel(tfrs.Model):
         with tf.GradientTape() as tape:
             loss = self.compute_loss(features, training=True)
             total = self._with_penalties(loss)
-            scales = isinstance(self.optimizer, tf.keras.mixed_precision.LossScaleOptimizer)
-            objective = self.optimizer.get_scaled_loss(total) if scales else total
+            objective = _keras.scaled_loss(self.optimizer, total)
         gradients = tape.gradient(objective, self.trainable_variables)
-        if scales:
-            gradients = self.optimizer.get_unscaled_gradients(gradients)
-        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+        _keras.apply_gradients(self.optimizer, gradients, self.trainable_variables)
         return self._update_metrics(total)
 
     def test_step(self, features: Features) -> dict[str, tf.Tensor]:
@@ -229,8 +274,14 @@ class TwoTowerModel(tfrs.Model):
         return self._update_metrics(self._with_penalties(loss))
 
     def _with_penalties(self, loss: tf.Tensor) -> tf.Tensor:
-        """The loss and the towers' own penalties, of which each replica adds its share."""
+        """The loss and the penalties of weights, of which each replica adds its share."""
         penalties = tf.add_n([tf.cast(0.0, loss.dtype), *self.losses])
+        if self.weight_decay:
+            squares = [
+                tf.reduce_sum(tf.square(tf.cast(variable, loss.dtype)))
+                for variable in self.trainable_variables
+            ]
+            penalties += 0.5 * self.weight_decay * tf.add_n(squares)
         return loss + penalties / _replicas.count()
 
     def _update_metrics(self, loss: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -256,7 +307,7 @@ class TwoTowerModel(tfrs.Model):
             return None
         # The draws are those that the queries meet: of all replicas, if these exchange them.
         total = _replicas.total if self.task.exchanges_candidates else tf.identity
-        uniform = total(tf.size(features.get(NEGATIVE_PREFIX + self._id_column, [])))
+        uniform = total(tf.size(features.get(_columns.NEGATIVE_PREFIX + self._id_column, [])))
         popular = total(tf.size(ids)) - uniform
         if not self.in_batch_negatives:
             popular -= total(tf.size(features[self._id_column]))
@@ -269,7 +320,46 @@ class TwoTowerModel(tfrs.Model):
         least = tf.reduce_min(self._probabilities[self._probabilities > 0.0]) / 2
         return tf.where(drawn >= least, drawn, least)
 
+    def get_config(self) -> dict[str, Any]:
+        given = self._probabilities
+        return {
+            **self._shared_config(),
+            "in_batch_negatives": self.in_batch_negatives,
+            "candidate_probabilities": None if given is None else given.numpy().tolist(),
+            "memory": _saving.to_config("memory", self.memory),
+            "candidate_inputs": self._candidate_inputs,
+        }
 
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> TwoTowerModel:
+        """A model of the same configuration, with weights of its own."""
+        query_tower, candidate_tower = _saving.pair_from_config(
+            config["query_tower"], config["candidate_tower"], "embedding"
+        )
+        loaded = {**config, "query_tower": query_tower, "candidate_tower": candidate_tower}
+        for name in {"task", "item_bias", "memory"} & set(config):
+            loaded[name] = _saving.from_config(config[name])
+        return cls(**loaded)
+
+    def saved_modules(self) -> Mapping[str, Any]:
+        """What a file keeps beside the towers and the task: the remembered candidates."""
+        return {"memory": self.memory}
+
+    def _shared_config(self) -> dict[str, Any]:
+        """The arguments that a model of the whole catalogue has, too."""
+        parts = ("query_tower", "candidate_tower", "task", "item_bias")
+        return {
+            **{name: _saving.to_config(name, getattr(self, name)) for name in parts},
+            "similarity": self.similarity,
+            "weight_decay": self.weight_decay,
+            "query_inputs": self._query_inputs,
+            "id_column": self._id_column,
+            "known_column": self._known_column,
+            "name": self.name,
+        }
+
+
+@tf.keras.utils.register_keras_serializable(package="tfrs_croloss")
 class CatalogueModel(TwoTowerModel):
     """Two towers whose loss ranks each positive against every item, not against a sample.
 
@@ -283,6 +373,8 @@ class CatalogueModel(TwoTowerModel):
       candidate_tower: maps ``[batch]`` ids to ``[batch, dim]``.
       task: turns query vectors and the catalogue into a loss.
       similarity: similarity function used for scoring: ``"cosine"`` or ``"dot"``.
+      item_bias: as in ``TwoTowerModel``.
+      weight_decay: as in ``TwoTowerModel``.
       query_inputs: as in ``TwoTowerModel``.
       id_column: name of the positives' ids.
       known_column: name of the ids of known positives.
@@ -297,6 +389,8 @@ class CatalogueModel(TwoTowerModel):
         task: CatalogueRetrieval,
         *,
         similarity: str = "cosine",
+        item_bias: tf.keras.layers.Layer | None = None,
+        weight_decay: float = 0.0,
         query_inputs: str | Sequence[str] = "history",
         id_column: str = "item_id",
         known_column: str = "known_item_ids",
@@ -307,6 +401,8 @@ class CatalogueModel(TwoTowerModel):
             candidate_tower,
             task,
             similarity=similarity,
+            item_bias=item_bias,
+            weight_decay=weight_decay,
             query_inputs=query_inputs,
             candidate_inputs=id_column,
             id_column=id_column,
@@ -322,7 +418,7 @@ class CatalogueModel(TwoTowerModel):
         return self.task(
             self.embed_queries(features, training=training),
             self._catalogue(training),
-            _select(features, self._id_column),
+            _columns.select(features, self._id_column),
             known_positive_items=self._known(features),
             compute_metrics=not training,
         )
@@ -335,7 +431,7 @@ class CatalogueModel(TwoTowerModel):
         A part of the batch is enough to inspect, and its scores fit into memory.
         """
         features = {name: column[:_INSPECTED_QUERIES] for name, column in features.items()}
-        positives = _select(features, self._id_column)
+        positives = _columns.select(features, self._id_column)
         catalogue = self._catalogue(training)
         ids = tf.concat([positives, tf.range(self.num_items, dtype=positives.dtype)], axis=0)
         num_queries, num_candidates = tf.shape(positives)[0], tf.size(ids)
@@ -351,6 +447,9 @@ class CatalogueModel(TwoTowerModel):
         queries = self.embed_queries(features, training=training)
         return queries, candidates, ids, allowed.considered(0, num_queries)
 
+    def get_config(self) -> dict[str, Any]:
+        return {"num_items": self.num_items, **self._shared_config()}
+
     def _known(self, features: Features) -> tf.RaggedTensor | None:
         """The known positives that are items: others pad a dense matrix."""
         known = features.get(self._known_column)
@@ -361,25 +460,3 @@ class CatalogueModel(TwoTowerModel):
     def _catalogue(self, training: bool) -> tf.Tensor:
         ids = tf.range(self.num_items)
         return self.embed_candidates({self._id_column: ids}, training=training)
-
-
-def _names(inputs: str | Sequence[str]) -> tuple[str, ...]:
-    return (inputs,) if isinstance(inputs, str) else tuple(inputs)
-
-
-def _select(features: Features, inputs: str | Sequence[str]) -> Any:
-    missing = [name for name in _names(inputs) if name not in features]
-    if missing:
-        raise ValueError(
-            f"The features should have the inputs {list(_names(inputs))}. Missing: {missing}. "
-            f"Received: {sorted(features)}."
-        )
-    if isinstance(inputs, str):
-        return features[inputs]
-    return {name: features[name] for name in inputs}
-
-
-def _with_negatives(features: Features, column: str) -> tf.Tensor:
-    positives = _select(features, column)
-    negatives = features.get(NEGATIVE_PREFIX + column)
-    return positives if negatives is None else tf.concat([positives, negatives], axis=0)
