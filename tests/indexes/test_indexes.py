@@ -104,6 +104,47 @@ def test_searching_everything_is_exact(built, items, kind):
         np.testing.assert_allclose(scores[row], best_scores, rtol=1e-4)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_temporary_index_can_be_searched(items, kind):
+    query = clustered(1, seed=2)
+    numbers, _ = build_index(kind, items[:20]).search(query, 3)
+    assert numbers.numpy()[0].tolist() == exact_top(items[:20], query[0], 3)[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_queries_may_be_tensors_arrays_or_lists_of_any_floats(built, kind):
+    index, queries = built(kind), clustered(2, seed=2)
+    expected, _ = found(index, queries, 5)
+    for given, num in (
+        (queries, 5),
+        (queries.tolist(), np.int64(5)),
+        (queries.astype(np.float64), tf.constant(5, tf.int64)),
+        (tf.constant(queries, tf.float64), 5),
+    ):
+        np.testing.assert_array_equal(index.search(given, num)[0].numpy(), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_search_outside_of_functions_is_traced_once(items, kind):
+    # Operation by operation, it took ten times as long.
+    index = build_index(kind, items[:50])
+    for num_queries, num in ((1, 1), (2, 5), (7, 50)):
+        index.search(clustered(num_queries, seed=2), num)
+    assert index._search.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_searches_that_cannot_be_answered_say_why(built, kind):
+    index = built(kind)
+    with pytest.raises(ValueError, match=r"`queries` should have the shape \[batch, 16\]"):
+        index.search([[1.0, 2.0]], 3)
+    with pytest.raises(ValueError, match=r"`queries` should have the shape \[batch, 16\]"):
+        index.search([1.0] * DIM, 3)
+    for num in (0, NUM_ITEMS + 1, tf.constant(NUM_ITEMS + 1)):
+        with pytest.raises(ValueError, match="`num` should be from 1 to 6000"):
+            index.search([[1.0] * DIM], num)
+
+
 @pytest.mark.parametrize("kind", APPROXIMATE)
 def test_few_leaves_find_most_and_more_leaves_find_more(built, kind):
     index = built(kind)
@@ -328,7 +369,7 @@ def test_round_trip_through_a_fresh_process(built, tmp_path, run_python):
 @needs_scann
 def test_all_signatures_share_one_scann_searcher(built, items):
     index = built("scann")
-    graph = index.search.get_concrete_function().graph
+    graph = index._search.get_concrete_function().graph
     names = {
         node.attr["shared_name"].s.decode()
         for node in graph.as_graph_def().node
@@ -356,7 +397,7 @@ def test_measured_recall_is_the_share_of_the_exact_top(built, items, kind):
 class Scripted(indexes.BruteForceIndex):
     """Returns a given answer."""
 
-    def search(self, queries, num):
+    def _search(self, queries, num):
         answer = tf.constant([self.answer])
         return answer, tf.zeros_like(answer, tf.float32)
 
@@ -488,6 +529,7 @@ def test_a_scann_of_another_tensorflow_says_so(monkeypatch):
         build_index("scann", [[1.0]])
 
 
+@pytest.mark.slow
 def test_importing_indexes_and_serving_needs_neither_scann_nor_keras_2(run_python):
     program = """
 import sys

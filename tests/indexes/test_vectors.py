@@ -55,6 +55,25 @@ def written(tmp_path: Path, rows: np.ndarray) -> Path:
     return tmp_path / "vectors"
 
 
+def test_a_shard_with_a_flipped_bit_is_written_again(written: Path, rows: np.ndarray) -> None:
+    path = written / "vectors-00002-of-00004.npy"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:])
+    assert write(written, rows, 4) == [False, False, True, False]
+    assert path.read_bytes() == whole
+
+
+def test_a_link_under_the_name_of_the_lock_is_not_followed(
+    tmp_path: Path, rows: np.ndarray
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / ".tmp-vectors-00000-of-00001.npy").symlink_to(victim)
+    with pytest.raises(OSError, match="vectors-00000"):
+        write(tmp_path, rows, 1)
+    assert victim.read_text() == "precious"
+
+
 @pytest.mark.parametrize(
     ("num_items", "num_shards"), [(101, 4), (101, 1), (100, 10), (3, 8), (1, 1), (1, 3)]
 )

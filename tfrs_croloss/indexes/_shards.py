@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -88,7 +89,7 @@ def write_shard(
     block_size: int = BLOCK_SIZE,
     on_progress: Callable[[int, int], object] | None = None,
 ) -> bool:
-    """Writes one shard, block by block, unless it already exists.
+    """Writes one shard, block by block, unless it already exists and matches its checksum.
 
     If the process is killed at any moment, the shard is either complete or absent, and the next
     call writes an incomplete one again.
@@ -192,7 +193,7 @@ def _is_complete(path: Path, wanted: tuple[Any, ...]) -> bool:
         check_data(found)
     except (OSError, ValueError):
         return False
-    return wanted == (
+    is_wanted = wanted == (
         found.shard,
         found.num_shards,
         found.first,
@@ -201,13 +202,16 @@ def _is_complete(path: Path, wanted: tuple[Any, ...]) -> bool:
         found.dim,
         found.origin,
     )
+    return is_wanted and found.is_unchanged()
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
     """Opens a file that no other process writes, and empties it."""
     while True:
-        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+        # All processes have to find the same name for the lock, so a link may wait there.
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+        file = os.fdopen(os.open(path, flags, 0o666), "r+b")
         try:
             is_ours = lock_descriptor(file.fileno(), blocking=False)
         except OSError:  # A drive without locks: nothing is known of other processes.
@@ -268,9 +272,10 @@ def _write_rows(
 def _write_description(shard: Shard) -> None:
     record = {"format_version": FORMAT_VERSION, **dataclasses.asdict(shard)}
     del record["path"]
-    temporary = shard.description.with_name(f".tmp-{shard.description.name}-{os.getpid()}")
+    name = f".tmp-{shard.description.name}-{secrets.token_hex(8)}"
+    temporary = shard.description.with_name(name)
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
+        with open(temporary, "x", encoding="utf-8") as file:
             json.dump(record, file, indent=2, allow_nan=False)
             file.write("\n")
             file.flush()

@@ -49,16 +49,34 @@ class Index(tf.Module, abc.ABC):
             )
         self.num_items, self.dim = (int(size) for size in rows.shape)
 
-    @abc.abstractmethod
-    def search(self, queries: tf.Tensor, num: tf.Tensor) -> Found:
+    def search(self, queries: Any, num: Any) -> Found:
         """Finds the items with the highest scores, best first, each at most once.
 
         Args:
-          queries: ``[batch, dim]`` finite float32.
-          num: scalar int32 from 1 to ``num_items``, the number of items to find.
+          queries: ``[batch, dim]`` finite floats, a tensor, an array or lists.
+          num: whole number from 1 to ``num_items``, the number of items to find.
 
         Returns:
           Item numbers ``[batch, num]`` int32 and scores ``[batch, num]`` float32.
+        """
+        queries = tf.cast(queries, tf.float32)
+        if not queries.shape.is_compatible_with([None, self.dim]):
+            raise ValueError(
+                f"`queries` should have the shape [batch, {self.dim}]. Received: {queries.shape}."
+            )
+        wanted = tf.get_static_value(num)
+        if wanted is not None and not 1 <= wanted <= self.num_items:
+            raise ValueError(
+                f"`num` should be from 1 to {self.num_items}, the number of items. Received: "
+                f"{wanted}."
+            )
+        return self._search(queries, tf.cast(num, tf.int32))
+
+    @abc.abstractmethod
+    def _search(self, queries: tf.Tensor, num: tf.Tensor) -> Found:
+        """Implements `search`, for queries ``[batch, dim]`` float32 and a scalar int32.
+
+        A subclass that decorates it with ``tf.function`` is fast outside of other functions too.
         """
 
     @abc.abstractmethod
@@ -132,7 +150,7 @@ class BruteForceIndex(Index):
     """Exact search: scores every item for every query, a few queries at a time.
 
     >>> index = BruteForceIndex([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
-    >>> numbers, scores = index.search(tf.constant([[0.0, 1.0]]), tf.constant(2))
+    >>> numbers, scores = index.search([[0.0, 1.0]], 2)
     >>> print(numbers.numpy(), scores.numpy())
     [[1 2]] [[1.  0.8]]
 
@@ -148,7 +166,10 @@ class BruteForceIndex(Index):
         super().__init__(rows, name)
         self._table = tf.Variable(table_of(rows), trainable=False, name="item_embeddings")
 
-    def search(self, queries: tf.Tensor, num: tf.Tensor) -> Found:
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, None], tf.float32), tf.TensorSpec([], tf.int32)]
+    )
+    def _search(self, queries: tf.Tensor, num: tf.Tensor) -> Found:
         """Implements `Index.search`."""
         return self.exact_search(queries, num, tf.zeros([tf.shape(queries)[0], 0], tf.int32))
 
@@ -162,7 +183,7 @@ class BruteForceIndex(Index):
 
     def exact_search(self, queries: tf.Tensor, num: tf.Tensor, excluded: tf.Tensor) -> Found:
         """Implements `Index.exact_search`."""
-        return search_table(self._table, queries, num, excluded)
+        return search_table(tf.convert_to_tensor(self._table), queries, num, excluded)
 
 
 def as_rows(item_embeddings: Any) -> np.ndarray | VectorFiles:
@@ -221,11 +242,19 @@ def is_among(numbers: tf.Tensor, listed: tf.Tensor) -> tf.Tensor:
     return tf.equal(tf.gather(in_order, places, batch_dims=1), numbers)
 
 
+# Traced once, for tables of every index: operation by operation, it takes many times as long.
+@tf.function(
+    input_signature=[
+        tf.TensorSpec([None, None], tf.float32),
+        tf.TensorSpec([None, None], tf.float32),
+        tf.TensorSpec([], tf.int32),
+        tf.TensorSpec([None, None], tf.int32),
+    ]
+)
 def search_table(
     table: tf.Tensor, queries: tf.Tensor, num: tf.Tensor, excluded: tf.Tensor
 ) -> Found:
     """Exact search over the rows of a table; see `Index.exact_search` for the arguments."""
-    table = tf.convert_to_tensor(table)
     num_items = tf.shape(table)[0]
     rows_at_once = tf.maximum(_SCORES_AT_ONCE // num_items, 1)
 

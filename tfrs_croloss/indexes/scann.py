@@ -177,7 +177,7 @@ class ScannIndex(LeafIndex):
     @tf.function(
         input_signature=[tf.TensorSpec([None, None], tf.float32), tf.TensorSpec([], tf.int32)]
     )
-    def search(self, queries: tf.Tensor, num: tf.Tensor) -> Found:
+    def _search(self, queries: tf.Tensor, num: tf.Tensor) -> Found:
         """Implements `Index.search`."""
         queries = tf.ensure_shape(queries, [None, self.dim])
         num_queries = tf.shape(queries)[0]
@@ -209,7 +209,8 @@ class ScannIndex(LeafIndex):
 
     def exact_search(self, queries: tf.Tensor, num: tf.Tensor, excluded: tf.Tensor) -> Found:
         """Implements `Index.exact_search`."""
-        return search_table(self._state["dataset"], queries, num, excluded)
+        table = tf.convert_to_tensor(self._state["dataset"])
+        return search_table(table, queries, num, excluded)
 
     def _keep(self, state: Any) -> None:
         """Copies the state of a searcher, including the embeddings, into variables."""

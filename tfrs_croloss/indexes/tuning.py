@@ -351,7 +351,9 @@ def _builds(index: Index, item_embeddings: Any) -> Iterator[Index]:
     if item_embeddings is None:
         item_embeddings = index.vectors(tf.range(index.num_items)).numpy()
     for variant in variants:
-        yield build_index(index.kind, item_embeddings, **{**index.build_options(), **variant})
+        # The default number of leaves to search would be measured, and then replaced.
+        options = {**index.build_options(), "leaves_to_search": 1, **variant}
+        yield build_index(index.kind, item_embeddings, **options)
 
 
 def _reorder_sizes(index: Index, num: int) -> list[dict[str, int]]:
