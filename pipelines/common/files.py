@@ -26,6 +26,7 @@ from ..errors import UserError
 PACKAGES = (
     "numpy",
     "tensorflow",
+    "keras",
     "tf-keras",
     "tensorflow-recommenders",
     "tensorflow-datasets",
@@ -58,18 +59,30 @@ def atomic_folder(path: str | os.PathLike[str], overwrite: bool = False) -> Iter
       UserError: ``path`` is not empty and ``overwrite`` is False, or ``path`` is not a folder.
     """
     final = Path(os.path.abspath(path))
-    final.parent.mkdir(parents=True, exist_ok=True)
-    _clean_up(final)
-    _check_replaceable(final, overwrite)
-    folder, descriptor = _locked_sibling(final)
-    try:
+    with sibling_folder(final) as folder:
+        _check_replaceable(final, overwrite)
         yield folder
         _check_replaceable(final, overwrite)
-        _put_in_place(folder, final)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if descriptor is not None:
-            os.close(descriptor)
+        put_in_place(folder, final)
+
+
+@contextlib.contextmanager
+def sibling_folder(final: Path) -> Iterator[Path]:
+    """A temporary folder beside ``final``, an absolute path, whose missing parents are created.
+
+    It is locked while it is used, and removed at the end with whatever it holds then. Leftovers of
+    runs that were killed are removed as well.
+    """
+    with naming(final):
+        final.parent.mkdir(parents=True, exist_ok=True)
+        _clean_up(final)
+        folder, descriptor = _locked_sibling(final)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            if descriptor is not None:
+                os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -84,12 +97,29 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Path]:
       error.
     """
     path = Path(path)
-    temporary = path.with_name(f".tmp-{path.name}-{os.getpid()}")
+    with naming(path):
+        # A new name that nobody can guess: a link that waits under a known one would be followed.
+        descriptor, name = tempfile.mkstemp(prefix=f".tmp-{path.name}-", dir=path.parent)
+        os.close(descriptor)
+        temporary = Path(name)
+        try:
+            temporary.chmod(0o666 & ~_umask())
+            yield temporary
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Gives errors of the disk a name: those without one, or with one that is temporary."""
     try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        is_temporary = ".tmp-" in str(error.filename or "")
+        if error.errno is not None and (error.filename is None or is_temporary):
+            error.filename, error.filename2 = os.fspath(path), None
+        raise
 
 
 def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
@@ -104,18 +134,47 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
     replace_file(path, text.encode())
 
 
-def read_json(path: str | os.PathLike[str]) -> Any:
+class Record(dict[str, Any]):
+    """An object of a JSON file; a key that is missing is an error that names the file."""
+
+    path: Path
+
+    def __missing__(self, key: str) -> Any:
+        raise UserError(f"{self.path} has no `{key}`, so it is damaged. Create it again.")
+
+
+def read_json(path: str | os.PathLike[str], kind: type = object) -> Any:
     """Reads a JSON file.
 
+    Args:
+      path: the file.
+      kind: required type of the value, such as ``dict`` or ``list``.
+
+    Returns:
+      The value; every object in it is a ``Record``.
+
     Raises:
-      UserError: the file is missing or is not JSON.
+      UserError: the file is missing, is not JSON, or holds a value of another type.
     """
+    path = Path(path)
+
+    def record(pairs: list[tuple[str, Any]]) -> Record:
+        found = Record(pairs)
+        found.path = path
+        return found
+
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=record)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} should be a JSON file: {error}. Create it again.") from error
+    if not isinstance(value, kind):
+        required = {"dict": "an object", "list": "a list"}[kind.__name__]
+        raise UserError(
+            f"{path} should hold {required}. Received: {type(value).__name__}. Create it again."
+        )
+    return value
 
 
 def installed_versions() -> dict[str, str]:
@@ -123,8 +182,8 @@ def installed_versions() -> dict[str, str]:
 
     Packages that are not installed are left out.
 
-    >>> sorted(installed_versions())[:3]
-    ['duckdb', 'numpy', 'pyarrow']
+    >>> {"python", "numpy", "duckdb"} <= set(installed_versions())
+    True
     """
     found = {"python": platform.python_version()}
     for package in PACKAGES:
@@ -140,6 +199,18 @@ def sha256(path: str | os.PathLike[str]) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def file_entries(folder: Path) -> dict[str, dict[str, object]]:
+    """Size and checksum of every file below ``folder``, by its path relative to it."""
+    return {
+        path.relative_to(folder).as_posix(): {
+            "bytes": path.stat().st_size,
+            "sha256": sha256(path),
+        }
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def json_sha256(value: Any) -> str:
@@ -165,6 +236,31 @@ def lock(file: IO[Any] | int, *, wait: bool = False) -> bool | None:
         return None
 
 
+@contextlib.contextmanager
+def locked_file(path: Path) -> Iterator[bool | None]:
+    """Creates a file if needed, and locks it; yields what ``lock`` returns.
+
+    The file is opened without following links, and its content is not changed. If the file has
+    been moved away by the time that it is locked, the lock is worth nothing: False is yielded.
+    """
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        is_ours = lock(descriptor)
+        if is_ours and not _is_at(descriptor, path):
+            is_ours = False
+        yield is_ours
+    finally:
+        os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except OSError:
+        return False
+
+
 def _check_replaceable(final: Path, overwrite: bool) -> None:
     if not os.path.lexists(final):
         return
@@ -172,8 +268,8 @@ def _check_replaceable(final: Path, overwrite: bool) -> None:
         raise UserError(f"the output {final} should be a folder, but a file has that name.")
     if not overwrite and any(final.iterdir()):
         raise UserError(
-            f"the output folder {final} already exists. "
-            "Pass --overwrite to replace it, or choose another folder."
+            f"the output folder {final} already exists; another process may have written it "
+            "meanwhile. Run the same command again, or choose another folder."
         )
 
 
@@ -199,7 +295,7 @@ def _umask() -> int:
     return mask
 
 
-def _put_in_place(folder: Path, final: Path) -> None:
+def put_in_place(folder: Path, final: Path) -> None:
     """Renames ``folder`` to ``final``; afterwards ``folder`` is what was there before, if any."""
     if not final.exists() or not any(final.iterdir()):
         if os.name == "nt" and final.exists():

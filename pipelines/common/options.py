@@ -92,6 +92,8 @@ class Real(Kind):
 
     >>> Real(above=0.0).requirement, Real(least=0.0, most=1.0).requirement
     ('a finite number above 0', 'a number from 0 to 1')
+    >>> Real(above=0.0, most=1.0).requirement
+    'a finite number above 0 and at most 1'
     """
 
     above: float | None = None
@@ -102,7 +104,8 @@ class Real(Kind):
     @property
     def requirement(self) -> str:
         if self.above is not None:
-            return f"a finite number above {self.above:g}"
+            end = "" if self.most is None else f" and at most {self.most:g}"
+            return f"a finite number above {self.above:g}{end}"
         if self.most is not None:
             return f"a number from {self.least:g} to {self.most:g}"
         return f"a finite number of at least {self.least:g}"

@@ -15,15 +15,19 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from ..errors import UserError
+from .columns import Encoded, Tensors, as_tensors, gathered
+from .features import Column
 from .prepared import Split
 
-POSITIONS = ("all", "one-per-user")
+SEQUENCES = "sequences"
+POSITIONS = ("all", "one-per-user", SEQUENCES)
 
 # Distinct streams of random numbers under one seed.
 _SHUFFLE, _POSITION, _NEGATIVES = 1, 2, 3
@@ -38,7 +42,8 @@ class WindowOptions:
       history_length: number of items before the position that are used, the latest ones.
       min_history: minimum number of items before a position (4 in the authors' code).
       positions: training positions per epoch: ``"all"`` of them, or ``"one-per-user"``, a random
-        position of every user (as in the authors' code).
+        position of every user (as in the authors' code), or ``"sequences"``, all of them in one
+        pass over each sequence (see ``sequences``).
       negatives_per_example: uniform negatives per example; all examples of a batch share them.
       known_positives: whether batches list all items of the examples' users.
       users: whether batches contain the numbers of the examples' users.
@@ -71,6 +76,28 @@ class WindowOptions:
             )
 
 
+@dataclasses.dataclass(frozen=True)
+class ExampleColumns:
+    """What examples have besides items.
+
+    Attributes:
+      user: encoded features of the training users, by name.
+      context: encoded features of the interactions, by name. An example has those of its target.
+      negatives: ``[num]`` int32, items that negatives are drawn from; None for all items.
+    """
+
+    user: Mapping[str, Column] = dataclasses.field(default_factory=dict)
+    context: Mapping[str, Column] = dataclasses.field(default_factory=dict)
+    negatives: np.ndarray | None = None
+
+    def tensors(self) -> dict[str, Tensors]:
+        """All of them, by what they belong to; a part without columns is left out."""
+        found = {"user": as_tensors(self.user), "context": as_tensors(self.context)}
+        if self.negatives is not None:
+            found["negatives"] = {"item_id": (tf.constant(self.negatives),)}
+        return {of: tensors for of, tensors in found.items() if tensors}
+
+
 class TrainingInput:
     """Batches of training examples, by number.
 
@@ -78,9 +105,16 @@ class TrainingInput:
       split: the training split.
       num_items: size of the catalogue, and the id that histories are padded with.
       options: how examples are cut and batched.
+      columns: what examples have besides items.
     """
 
-    def __init__(self, split: Split, num_items: int, options: WindowOptions) -> None:
+    def __init__(
+        self,
+        split: Split,
+        num_items: int,
+        options: WindowOptions,
+        columns: ExampleColumns | None = None,
+    ) -> None:
         lengths = np.diff(split.offsets)
         per_user = np.maximum(lengths - options.min_history, 0)
         if not per_user.any():
@@ -100,6 +134,7 @@ class TrainingInput:
             self._items = tf.constant(split.items)
             self._offsets = tf.constant(split.offsets)
             self._first_example = tf.constant(first_example)
+            self._columns = {} if columns is None else columns.tensors()
 
     def dataset(self, first_step: int, last_step: int) -> tf.data.Dataset:
         """The batches of the steps from ``first_step`` up to, not including, ``last_step``."""
@@ -128,15 +163,15 @@ class TrainingInput:
         return dataset.prefetch(4 * count)
 
     @property
-    def arrays(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """The arrays that batches are made from: items, offsets and first examples."""
-        return self._items, self._offsets, self._first_example
+    def arrays(self) -> tuple[Any, ...]:
+        """The arrays that batches are made from: items, offsets, first examples and columns."""
+        return self._items, self._offsets, self._first_example, self._columns
 
-    def over(self, arrays: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> TrainingInput:
+    def over(self, arrays: tuple[Any, ...]) -> TrainingInput:
         """This input, reading from copies of its ``arrays`` on the device that holds them."""
         twin = copy.copy(self)
         twin._device = None
-        twin._items, twin._offsets, twin._first_example = arrays
+        twin._items, twin._offsets, twin._first_example, twin._columns = arrays
         return twin
 
     def batch(
@@ -156,10 +191,11 @@ class TrainingInput:
           ``history`` ``[batch, history_length]`` int32, oldest first, padded at the end with
           ``num_items``; ``item_id`` ``[batch]`` int32; with negatives ``negative_item_id``
           ``[batch_size * negatives_per_example]`` int32; with known positives ``known_item_ids``
-          ``[batch, (ids)]`` ragged int32; with users ``user`` ``[batch]`` int64.
+          ``[batch, (ids)]`` ragged int32; with users ``user`` ``[batch]`` int64; the features of
+          users and of the targets' contexts under their names, ``[batch]`` or ragged.
         """
         with contextlib.nullcontext() if self._device is None else tf.device(self._device):
-            users, positions = (_part(values, part, num_parts) for values in self.examples(step))
+            users, positions = (part_of(values, part, num_parts) for values in self.examples(step))
             begins = tf.gather(self._offsets, users)
             starts = tf.maximum(begins, positions - self.options.history_length)
             window = starts[:, tf.newaxis] + tf.range(self.options.history_length, dtype=tf.int64)
@@ -170,20 +206,36 @@ class TrainingInput:
                 "item_id": tf.gather(self._items, positions),
             }
             if self.options.negatives_per_example:
-                negatives = tf.random.stateless_uniform(
-                    [self.options.batch_size * self.options.negatives_per_example],
-                    self._key(_NEGATIVES, step),
-                    maxval=self.num_items,
-                    dtype=tf.int32,
-                )
-                batch["negative_item_id"] = _part(negatives, part, num_parts)
+                batch["negative_item_id"] = part_of(self.negatives(step), part, num_parts)
             if self.options.known_positives:
                 ends = tf.gather(self._offsets, users + 1)
                 known = tf.ragged.range(begins, ends)
                 batch["known_item_ids"] = known.with_values(tf.gather(self._items, known.values))
             if self.options.users:
                 batch["user"] = users
-            return batch
+            return {**batch, **self._gathered(user=users, context=positions)}
+
+    def _gathered(self, **rows: tf.Tensor) -> dict[str, Encoded]:
+        """The columns of users, and of contexts, in these rows."""
+        found: dict[str, Encoded] = {}
+        for of, chosen in rows.items():
+            found.update(gathered(self._columns.get(of, {}), chosen))
+        return found
+
+    def inspected_batch(self, step: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The batch of a step, to look at all of its scores."""
+        return self.batch(step)
+
+    def negatives(self, step: tf.Tensor) -> tf.Tensor:
+        """``[batch_size * negatives_per_example]`` int32: the shared negatives of a step."""
+        items = self._columns.get("negatives", {}).get("item_id")
+        numbers = tf.random.stateless_uniform(
+            [self.options.batch_size * self.options.negatives_per_example],
+            self._key(_NEGATIVES, step),
+            maxval=self.num_items if items is None else tf.size(items[0]),
+            dtype=tf.int32,
+        )
+        return numbers if items is None else tf.gather(items[0], numbers)
 
     def examples(self, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The users of a step's examples, and their positions in the flat items, both int64."""
@@ -217,7 +269,8 @@ class TrainingInput:
         return tf.random.stateless_uniform([2], seed, minval=None, maxval=None, dtype=tf.int32)
 
 
-def _part(values: tf.Tensor, part: tf.Tensor | int, num_parts: int) -> tf.Tensor:
+def part_of(values: tf.Tensor, part: tf.Tensor | int, num_parts: int) -> tf.Tensor:
+    """The part of rows that a replica gets; all of them if there is one part."""
     if num_parts == 1:
         return values
     count, part = tf.size(values, tf.int64), tf.cast(part, tf.int64)
@@ -236,6 +289,8 @@ class EvaluationInput:
       seen: ``[num_users, (ids)]`` ragged, the whole histories.
       numbers: ``[num_users]`` int32, numbers of the users in the training split, for models with
         user embeddings.
+      columns: ``[num_users]`` or ragged, encoded features of the users and of the context of their
+        first targets, by name.
     """
 
     histories: np.ndarray
@@ -243,6 +298,7 @@ class EvaluationInput:
     users: np.ndarray
     seen: tf.RaggedTensor
     numbers: np.ndarray | None = None
+    columns: Mapping[str, Encoded] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(

@@ -11,26 +11,53 @@
     valid/..., test/...   the same files, and
       history_lengths.npy int32 [num_users], length of each user's history; the remaining items
                           are the targets
+
+Side features have files of their own, see ``features``.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..common.files import read_json, sha256
-from ..common.program import command
+from ..common.files import read_json
 from ..errors import UserError
+from .features import (
+    BELONGINGS,
+    CONTEXT,
+    ITEM,
+    USER,
+    Column,
+    FeatureSpec,
+    check_column,
+    check_vocabulary,
+    column_folder,
+    map_array,
+    read_columns,
+    read_specs,
+    required_files,
+)
+from .verification import REMEDY, verify, verify_once
 
 FORMAT_VERSION = 1
 SPLITS = ("train", "valid", "test")
 MANIFEST = "manifest.json"
 
-_REMEDY = f"Run '{command('prepare')}' to create it again."
+_LAYOUT = (
+    "item_ids.txt",
+    "item_counts.npy",
+    *(
+        f"{split}/{name}"
+        for split in SPLITS
+        for name in ("items.npy", "offsets.npy", "user_ids.txt")
+    ),
+    *(f"{split}/history_lengths.npy" for split in SPLITS[1:]),
+)
 
 
 @dataclass(frozen=True)
@@ -51,6 +78,7 @@ class Split:
     offsets: np.ndarray
     history_lengths: np.ndarray | None
     _folder: Path
+    _manifest: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def num_users(self) -> int:
@@ -60,6 +88,18 @@ class Split:
     def user_ids(self) -> list[str]:
         """The users' string ids, in order."""
         return _read_lines(self._folder / "user_ids.txt")
+
+    def user_features(self) -> dict[str, Column]:
+        """The features of the users, by name: row u belongs to user u."""
+        return self._columns(USER)
+
+    def context_features(self) -> dict[str, Column]:
+        """The features of the interactions, by name: row i belongs to ``items[i]``."""
+        return self._columns(CONTEXT)
+
+    def _columns(self, of: str) -> dict[str, Column]:
+        path = self._folder.parent
+        return read_columns(path, read_specs(path, self._manifest, of), self.name)
 
 
 @dataclass(frozen=True)
@@ -78,31 +118,25 @@ class PreparedData:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> PreparedData:
-        """Opens a prepared folder without reading the arrays.
+        """Opens a prepared folder, whose files are verified unless they were before.
 
         Raises:
-          UserError: the folder is missing, incomplete, or of another format version.
+          UserError: the folder is missing, incomplete, damaged, or of another format version.
         """
         path = Path(path)
         if not (path / MANIFEST).is_file():
-            raise UserError(f"{path} is not a folder of prepared data: no {MANIFEST}. {_REMEDY}")
-        manifest = read_json(path / MANIFEST)
-        version = manifest.get("format_version") if isinstance(manifest, dict) else None
+            raise UserError(f"{path} is not a folder of prepared data: no {MANIFEST}. {REMEDY}")
+        manifest = read_json(path / MANIFEST, dict)
+        version = manifest.get("format_version")
         if version != FORMAT_VERSION:
             raise UserError(
-                f"{path} should have format version {FORMAT_VERSION}. Received: {version}. "
-                f"{_REMEDY}"
+                f"{path} should have format version {FORMAT_VERSION}. Received: {version}. {REMEDY}"
             )
-        for name, entry in manifest["files"].items():
-            file = path / name
-            size = file.stat().st_size if file.is_file() else None
-            if size != entry["bytes"]:
-                state = "is missing" if size is None else f"has {size} bytes"
-                raise UserError(
-                    f"{path} is incomplete: {name} should have {entry['bytes']} bytes and "
-                    f"{state}. {_REMEDY}"
-                )
-        return cls(path, manifest, _map_array(path / "item_counts.npy"))
+        _check_sizes(path, manifest)
+        counts = map_array(path / "item_counts.npy", np.int64)
+        data = cls(path, manifest, counts)
+        verify_once(data)
+        return data
 
     @property
     def num_items(self) -> int:
@@ -118,24 +152,66 @@ class PreparedData:
         if name not in SPLITS:
             raise UserError(f"split should be one of {', '.join(SPLITS)}. Received: {name!r}.")
         folder = self.path / name
-        lengths = None if name == "train" else _map_array(folder / "history_lengths.npy")
-        items, offsets = (_map_array(folder / f"{array}.npy") for array in ("items", "offsets"))
-        return Split(name, items, offsets, lengths, folder)
+        lengths = None
+        if name != "train":
+            lengths = map_array(folder / "history_lengths.npy", np.int32)
+        items = map_array(folder / "items.npy", np.int32)
+        offsets = map_array(folder / "offsets.npy", np.int64)
+        return Split(name, items, offsets, lengths, folder, self.manifest)
+
+    def features(self, of: str) -> dict[str, FeatureSpec]:
+        """The features of ``item``, ``user`` or ``context``, by name, in the order of prepare."""
+        return read_specs(self.path, self.manifest, of)
+
+    def item_features(self) -> dict[str, Column]:
+        """The features of the items, by name: row i belongs to item i."""
+        return read_columns(self.path, self.features(ITEM))
 
     def verify(self) -> None:
-        """Compares every file with its checksum in the manifest.
+        """Reads all files again, and checks them.
 
         Raises:
           UserError: a file has changed since it was written.
         """
-        for name, entry in self.manifest["files"].items():
-            if sha256(self.path / name) != entry["sha256"]:
-                raise UserError(f"{self.path / name} differs from its checksum. {_REMEDY}")
+        verify(self)
+
+    def check_features(self) -> None:
+        """Checks the numbers of all side features.
+
+        Raises:
+          UserError: a number is out of range, or there are too many or too few.
+        """
+        for of in BELONGINGS:
+            specs = read_specs(self.path, self.manifest, of, vocabularies=False)
+            for spec in specs.values():
+                check_vocabulary(self.path, spec)
+            for name in (None,) if of == ITEM else SPLITS:
+                num_rows = self.num_items
+                if name is not None:
+                    split = self.split(name)
+                    num_rows = split.num_users if of == USER else len(split.items)
+                for column in read_columns(self.path, specs, name).values():
+                    folder = self.path / column_folder(column.spec, name)
+                    check_column(folder, column, num_rows)
 
 
-def _map_array(path: Path) -> np.ndarray:
-    array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-    return array
+def _check_sizes(path: Path, manifest: Mapping[str, Any]) -> None:
+    files = manifest["files"]
+    if not isinstance(files, dict) or not all(isinstance(entry, dict) for entry in files.values()):
+        raise UserError(f"{path / MANIFEST} should list `files` by name. {REMEDY}")
+    specs = (read_specs(path, manifest, of, vocabularies=False) for of in BELONGINGS)
+    for name in (*_LAYOUT, *(file for group in specs for file in required_files(group, SPLITS))):
+        if name not in files:
+            raise UserError(f"{path / MANIFEST} should list {name} among its `files`. {REMEDY}")
+    for name, entry in files.items():
+        file = path / name
+        size = file.stat().st_size if file.is_file() else None
+        if size != entry["bytes"]:
+            state = "is missing" if size is None else f"has {size} bytes"
+            raise UserError(
+                f"{path} is incomplete: {name} should have {entry['bytes']} bytes and {state}. "
+                f"{REMEDY}"
+            )
 
 
 def _read_lines(path: Path) -> list[str]:

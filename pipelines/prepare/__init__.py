@@ -1,8 +1,8 @@
 """Step ``prepare``: turns a raw log into arrays that training maps into memory.
 
 ``sources`` says what can be read and ``rows`` how one file is read; ``engines`` run the SQL of
-``tables``, which filters and splits the log. ``writer`` writes the arrays, and ``manifests``
-describes them.
+``tables``, which filters and splits the log. ``writer`` writes the arrays, ``features`` encodes
+side features, and ``manifests`` describes the result.
 """
 
 from __future__ import annotations
@@ -10,29 +10,57 @@ from __future__ import annotations
 import argparse
 import shlex
 import shutil
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from .. import cli
-from ..common.files import atomic_folder, installed_versions, read_json, write_json
+import numpy as np
+
+from ..common.files import (
+    atomic_folder,
+    file_entries,
+    installed_versions,
+    read_json,
+    write_json,
+)
+from ..common.ownership import check_outside
 from ..common.progress import Phases
+from ..data.features import CONTEXT, ITEM, USER
 from ..data.prepared import FORMAT_VERSION, MANIFEST, SPLITS
 from ..errors import UserError
-from . import manifests, tables, writer
-from .engines.base import DEFAULT_MEMORY, Engine, scalar
+from . import manifests, splits, tables, writer
+from .arguments import add_arguments
+from .cold_items import hold_out_items
+from .engines.base import Engine, scalar
 from .engines.duckdb import open_duckdb
+from .features import options as feature_options
+from .features.columns import RawFeatures, write_features
+from .features.options import Request, columns_of
+from .features.side_tables import open_table, read_table
+from .features.spool import Spool
+from .rows.readers import Reader
 from .sources import SOURCES
-from .sources.base import SourceOptions
+from .sources.base import LEAVE_ONE_OUT, SPLIT_USERS, TIME, Source, SourceOptions
+from .targets import count_targets
+
+__all__ = ["add_arguments", "run"]
 
 # Options that change the result; the others change how the work is done.
 _CONFIGURATION = (
+    "context_features",
     "core",
     "dedup",
+    "drop_cold_targets",
+    "drop_repeated_targets",
     "header",
     "history_share",
+    "hold_out_items",
     "item_column",
+    "item_features",
+    "items",
+    "items_id",
     "max_bad_rows",
     "min_item_count",
     "min_user_count",
@@ -40,159 +68,16 @@ _CONFIGURATION = (
     "separator",
     "source",
     "split",
+    "split_at",
     "tfds_data_dir",
     "tfds_name",
     "time_column",
     "user_column",
+    "user_features",
+    "users",
+    "users_id",
     "valid_share",
 )
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this step."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    width = max(map(len, SOURCES))
-    parser.epilog = "sources (text files may be gzipped):\n" + "\n".join(
-        f"  {name:{width}}  {kind.summary}" for name, kind in SOURCES.items()
-    )
-    parser.add_argument(
-        "--source", required=True, choices=SOURCES, help="format of the input, see below"
-    )
-    parser.add_argument(
-        "--input",
-        nargs="+",
-        default=[],
-        help="file or files to read; for authors and presplit, the folder with the files",
-    )
-    parser.add_argument("--out", required=True, help="folder to write")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing --out")
-
-    columns = parser.add_argument_group("columns (csv, tsv, parquet, movielens)")
-    for thing, default in (
-        ("user", "user; 1 with --no-header; user_id for movielens"),
-        ("item", "item; 2 with --no-header; movie_id for movielens"),
-    ):
-        columns.add_argument(
-            f"--{thing}-column",
-            metavar="COLUMN",
-            help=f"name of the {thing} column, or its number from 1 with --no-header ({default})",
-        )
-    columns.add_argument(
-        "--time-column",
-        metavar="COLUMN",
-        help="name or number of the time column, which holds numbers or ISO dates; 'none' means "
-        "that the rows are already in time order (time if the file has such a column, otherwise "
-        "none; timestamp for movielens)",
-    )
-    columns.add_argument(
-        "--separator",
-        type=cli.separator,
-        metavar="CHARACTER",
-        help="separator between columns: one character, or 'tab', 'space' or 'comma' (comma for "
-        "csv, tab for tsv, detected for presplit)",
-    )
-    columns.add_argument(
-        "--header",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="whether the first line names the columns (on; detected for presplit)",
-    )
-    columns.add_argument(
-        "--tfds-name",
-        default=SourceOptions.tfds_name,
-        metavar="NAME",
-        help="name of the data set in tensorflow-datasets (%(default)s)",
-    )
-    columns.add_argument(
-        "--tfds-data-dir",
-        metavar="FOLDER",
-        help="data folder of tensorflow-datasets (its own default)",
-    )
-
-    filters = parser.add_argument_group("filters and split")
-    for thing in ("item", "user"):
-        filters.add_argument(
-            f"--min-{thing}-count",
-            type=cli.positive,
-            metavar="N",
-            help=f"minimum number of interactions of {'an' if thing == 'item' else 'a'} {thing}; "
-            "items are filtered first, then users (5; 20 for taobao; 1 for authors and presplit)",
-        )
-    filters.add_argument(
-        "--core", action="store_true", help="repeat both filters until nothing changes"
-    )
-    filters.add_argument(
-        "--dedup", action="store_true", help="keep only a user's first interaction with each item"
-    )
-    filters.add_argument(
-        "--split",
-        type=cli.shares,
-        default="8:1:1",
-        metavar="N:N:N",
-        help="relative numbers of train, valid and test users (%(default)s)",
-    )
-    filters.add_argument(
-        "--history-share",
-        type=cli.share,
-        default=0.8,
-        metavar="X",
-        help="share of a valid or test user's items that form the history; the rest are targets "
-        "(%(default)s)",
-    )
-    filters.add_argument(
-        "--valid-share",
-        type=cli.share,
-        default=0.1,
-        metavar="X",
-        help="share of each user's train pairs to hold out as valid, for presplit data without a "
-        "valid file (%(default)s)",
-    )
-    filters.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        metavar="N",
-        help="seed of the shuffle of users (%(default)s)",
-    )
-    filters.add_argument(
-        "--max-bad-rows",
-        type=cli.count,
-        default=0,
-        metavar="N",
-        help="maximum number of unusable rows to leave out before giving up (%(default)s)",
-    )
-
-    engine = parser.add_argument_group("engine (the result is the same with either)")
-    engine.add_argument(
-        "--engine",
-        choices=("duckdb", "spark"),
-        default="duckdb",
-        help="DuckDB for one machine, or Apache Spark for a cluster (%(default)s)",
-    )
-    engine.add_argument(
-        "--memory-limit",
-        metavar="SIZE",
-        help="memory limit of DuckDB, or heap size of the Java process that --engine spark starts "
-        f"({DEFAULT_MEMORY})",
-    )
-    engine.add_argument(
-        "--threads", type=cli.positive, metavar="N", help="number of DuckDB threads (all cores)"
-    )
-    engine.add_argument(
-        "--spark-master",
-        default="local[*]",
-        metavar="URL",
-        help="URL of a Spark cluster, or local[N] for N threads on this machine; all machines of a "
-        "cluster must see --input and --out under the same paths (%(default)s)",
-    )
-    engine.add_argument(
-        "--spark-conf",
-        action="append",
-        default=[],
-        type=cli.setting,
-        metavar="KEY=VALUE",
-        help="a Spark setting, such as spark.executor.memory=8g; may be repeated (none)",
-    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -207,16 +92,24 @@ def run(args: argparse.Namespace) -> None:
         )
     if not args.input and args.source != "movielens":
         raise UserError(f"--source {args.source} needs --input. Pass the file or folder to read.")
+    if args.split_at is not None and args.split != TIME:
+        raise UserError(
+            "--split-at should come with --split time. Received: --split "
+            f"{args.split if _is_cut(args) else ':'.join(map(str, args.split))}. Leave one out."
+        )
+    requests = feature_options.requests(args)
     config = {name: getattr(args, name) for name in _CONFIGURATION}
-    config["split"] = ":".join(map(str, args.split))
-    inputs = manifests.input_entries(args.input)
+    config["split"] = args.split if _is_cut(args) else ":".join(map(str, args.split))
+    inputs = manifests.input_entries([*args.input, *filter(None, (args.items, args.users))])
     out = Path(args.out)
+    tables_beside = {"--items": args.items, "--users": args.users}
+    check_outside(out, {option: [Path(path)] for option, path in tables_beside.items() if path})
     if manifests.is_finished(out, config, inputs, args.overwrite):
         print(f"{out} already exists and was made from this input with these options.")
         manifests.print_summary(read_json(out / MANIFEST), out)
         return
     with atomic_folder(out, overwrite=args.overwrite) as folder:
-        manifest = _prepare(args, folder)
+        manifest = _prepare(args, requests, folder)
         manifest = {
             "format_version": FORMAT_VERSION,
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -227,20 +120,20 @@ def run(args: argparse.Namespace) -> None:
             **manifest,
             "engine": args.engine,
             "versions": installed_versions(),
-            "files": writer.file_entries(folder),
+            "files": file_entries(folder),
         }
         write_json(folder / MANIFEST, manifest)
     manifests.print_summary(manifest, out)
 
 
-def _prepare(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def _prepare(args: argparse.Namespace, requests: Sequence[Request], folder: Path) -> dict[str, Any]:
     """Writes all arrays into ``folder`` and returns the manifest entries that describe them."""
     options = tables.LogOptions(
         min_item_count=args.min_item_count,
         min_user_count=args.min_user_count,
         core=args.core,
         dedup=args.dedup,
-        shares=args.split,
+        shares=(8, 1, 1) if _is_cut(args) else args.split,
         valid_share=args.valid_share,
         seed=args.seed,
     )
@@ -249,12 +142,21 @@ def _prepare(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     with _open_engine(args, work) as engine:
         phases = Phases(5, engine.progress)
         with phases.phase(f"reading {shlex.join(args.input) or args.tfds_name}") as results:
-            source = SOURCES[args.source].open(_source_options(args, work))
+            source = SOURCES[args.source].open(_source_options(args, requests, work))
+            side_readers = {**source.tables, **_side_readers(args, requests)}
+            cut = _cut(args, source)
             bad_rows = engine.read(source.readers, args.max_bad_rows, phases.note)
+            num_bad_rows = bad_rows.total
+            side_tables = {
+                of: read_table(of, reader, columns_of(requests, of), bad_rows)
+                for of, reader in side_readers.items()
+            }
+            bad_rows.check(args.max_bad_rows)
             statistics: dict[str, Any] = _count_raw(engine)
             results.append(f"{statistics['rows']:,} rows")
+        held = source.readers[0].extra_types
         with phases.phase("numbering users and items") as results:
-            tables.encode(engine, args.dedup)
+            tables.encode(engine, args.dedup, keep_raw=bool(held))
             used = engine.count("log")
             statistics["duplicates"] = statistics["rows"] - statistics["unwanted_rows"] - used
             results.append(f"{statistics['raw_users']:,} users")
@@ -269,28 +171,94 @@ def _prepare(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         with phases.phase("splitting"):
             if source.lacks_valid:
                 tables.hold_out(engine, options)
-            dropped = tables.split_log(engine, source.split, options)
+            split = source.split
+            if cut is not None:
+                split = cut.kind
+                statistics["split_times"] = splits.cut_sequences(engine, cut)
+            dropped = tables.split_log(engine, split, options)
+            if cut is not None:
+                statistics["users_not_in_train"] = scalar(
+                    engine, "SELECT count(*) FROM shuffled WHERE n0 = 0"
+                )
             statistics["users"] = engine.count("shuffled")
             statistics["filtered_users"] = statistics["raw_users"] - statistics["users"]
             statistics["filtered_items"] = statistics["raw_items"] - statistics["items"]
         with phases.phase("writing"):
             writer.write_item_ids(engine, folder)
             statistics["splits"] = {}
+            spools = {name: Spool(work / f"{name}.arrow", held) for name in SPLITS if held}
             for name in SPLITS:
-                entry = writer.write_split(engine, folder, name, source.split, args.history_share)
+                entry = writer.write_split(
+                    engine, folder, name, split, args.history_share, spools.get(name)
+                )
                 statistics["splits"][name] = {**entry, "dropped_users": dropped[name]}
+            kept_rows: dict[str, np.ndarray] = {}
+            if args.hold_out_items is not None:
+                found, entry, kept_rows["train"] = hold_out_items(
+                    folder, args.hold_out_items, args.seed
+                )
+                statistics.update(found)
+                statistics["splits"]["train"].update(entry)
             counts = writer.write_item_counts(folder, statistics["items"])
+            for name in SPLITS[1:]:
+                entry, kept_targets = count_targets(
+                    folder / name, counts, args.drop_cold_targets, args.drop_repeated_targets
+                )
+                statistics["splits"][name].update(entry)
+                if kept_targets is not None:
+                    kept_rows[name] = kept_targets
             statistics["items_not_in_train"] = int((counts == 0).sum())
+            features: dict[str, Any] = {}
+            if requests:
+                last = tables.last_time(engine, split)
+                until = None if last is None else splits.in_seconds(last, source.readers)
+                raw = RawFeatures(requests, side_tables, spools, kept_rows, until)
+                features, found_tables = write_features(folder, raw, counts)
+                if found_tables:
+                    statistics["side_tables"] = found_tables
     shutil.rmtree(work)
     return {
         "order": "time" if source.readers[0].has_time else "order of the file",
+        **({"features": features} if features else {}),
         "statistics": {
             **statistics,
-            "bad_rows": bad_rows.total,
+            "bad_rows": num_bad_rows,
             "bad_rows_by_kind": bad_rows.summary(),
         },
         "seconds": phases.seconds,
     }
+
+
+def _side_readers(args: argparse.Namespace, requests: Sequence[Request]) -> dict[str, Reader]:
+    """The readers of the tables beside the log, by what they describe."""
+    found = {}
+    for of in (ITEM, USER):
+        path = getattr(args, f"{of}s")
+        if path:
+            id_column = getattr(args, f"{of}s_id") or getattr(args, f"{of}_column") or of
+            found[of] = open_table(of, Path(path), id_column, columns_of(requests, of))
+    return found
+
+
+def _is_cut(args: argparse.Namespace) -> bool:
+    """Whether every user's sequence is cut, instead of the users being split."""
+    return args.split in (LEAVE_ONE_OUT, TIME)
+
+
+def _cut(args: argparse.Namespace, source: Source) -> splits.Cut | None:
+    """How the sequences are cut; None if the users are split, or the source is split already."""
+    if not _is_cut(args):
+        return None
+    if source.split != SPLIT_USERS:
+        raise UserError(
+            f"--split {args.split} should have a log that is not split yet. Received: --source "
+            f"{args.source}, whose files are the splits. Leave --split out, or read the files as "
+            "one log with --source csv or tsv."
+        )
+    if args.split == LEAVE_ONE_OUT:
+        return splits.Cut(args.split)
+    points = args.split_at or splits.DEFAULT_POINTS
+    return splits.Cut(args.split, splits.time_points(points, source.readers))
 
 
 def _open_engine(args: argparse.Namespace, work: Path) -> AbstractContextManager[Engine]:
@@ -305,7 +273,10 @@ def _open_engine(args: argparse.Namespace, work: Path) -> AbstractContextManager
     return open_spark(work, options)
 
 
-def _source_options(args: argparse.Namespace, scratch: Path) -> SourceOptions:
+def _source_options(
+    args: argparse.Namespace, requests: Sequence[Request], scratch: Path
+) -> SourceOptions:
+    columns = {of: columns_of(requests, of) for of in (CONTEXT, ITEM, USER)}
     return SourceOptions(
         inputs=tuple(args.input),
         user_column=args.user_column,
@@ -313,6 +284,9 @@ def _source_options(args: argparse.Namespace, scratch: Path) -> SourceOptions:
         time_column=args.time_column,
         separator=args.separator,
         header=args.header,
+        context_columns=columns[CONTEXT],
+        item_columns=columns[ITEM],
+        user_columns=columns[USER],
         tfds_name=args.tfds_name,
         tfds_data_dir=args.tfds_data_dir,
         scratch=scratch,

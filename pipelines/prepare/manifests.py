@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import glob
 from pathlib import Path
 from typing import Any
 
+from ..common.ownership import Kind, check_outside, check_replaceable
 from ..common.program import command
 from ..data.prepared import MANIFEST, PreparedData
+from ..data.verification import VERIFIED
 from ..errors import UserError
+from .features.columns import print_features
+
+PREPARED = Kind(
+    "prepared data",
+    MANIFEST,
+    ("format_version", "files", "statistics"),
+    lambda manifest: [VERIFIED, *map(glob.escape, manifest["files"])],
+)
 
 
 def input_entries(inputs: list[str]) -> list[dict[str, object]]:
@@ -37,6 +48,7 @@ def is_finished(
     Raises:
       UserError: ``out`` holds something else that may not be replaced.
     """
+    check_outside(out, {"--input": [Path(str(entry["path"])) for entry in inputs]})
     if not out.is_dir() or not any(out.iterdir()):
         return False
     if not (out / MANIFEST).is_file():
@@ -45,9 +57,15 @@ def is_finished(
             "Choose another folder."
         )
     if overwrite:
+        check_replaceable(out, PREPARED, {})
         return False
     manifest = PreparedData.load(out).manifest
-    if manifest["config"] == config and manifest["inputs"] == inputs:
+    recorded = manifest["config"]
+    # Options that came later are off in a manifest that does not name them.
+    is_same = all(
+        recorded[name] == value if name in recorded else not value for name, value in config.items()
+    )
+    if is_same and manifest["inputs"] == inputs:
         return True
     same_inputs = manifest["inputs"] == inputs
     origin = "with other options" if same_inputs else "from another input, or the input has changed"
@@ -61,13 +79,26 @@ def print_summary(manifest: dict[str, Any], out: Path) -> None:
     """Prints the statistics in ``manifest`` and the command to run next."""
     statistics = manifest["statistics"]
     print(f"\n{out}: {statistics['items']:,} items, order by {manifest['order']}\n")
-    print(f"{'':8}{'users':>12}{'interactions':>15}{'targets':>12}{'dropped users':>16}")
+    print(
+        f"{'':8}{'users':>12}{'interactions':>15}{'targets':>12}{'cold':>10}{'repeated':>10}"
+        f"{'dropped users':>16}"
+    )
     for name, split in statistics["splits"].items():
-        targets = split.get("target_interactions")
+        targets, cold, repeated = (
+            f"{split[key]:,}" if key in split else ""
+            for key in ("target_interactions", "cold_targets", "repeated_targets")
+        )
+        dropped = split["dropped_users"] + sum(
+            split.get(f"users_without_{what}", 0) for what in ("targets", "items")
+        )
         print(
             f"{name:8}{split['users']:>12,}{split['interactions']:>15,}"
-            f"{'' if targets is None else f'{targets:,}':>12}{split['dropped_users']:>16,}"
+            f"{targets:>12}{cold:>10}{repeated:>10}{dropped:>16,}"
         )
+    config = manifest["config"]
+    are_dropped = [kind for kind in ("cold", "repeated") if config.get(f"drop_{kind}_targets")]
+    if are_dropped:
+        print(f"{' and '.join(are_dropped)} targets are left out, after they were counted")
     counts = {
         "rows in the input": statistics["rows"] + statistics["bad_rows"],
         "bad rows left out": statistics["bad_rows"],
@@ -76,7 +107,10 @@ def print_summary(manifest: dict[str, Any], out: Path) -> None:
         "interactions filtered out": statistics["filtered_interactions"],
         "users filtered out": statistics["filtered_users"],
         "items filtered out": statistics["filtered_items"],
+        "users without a train interaction": statistics.get("users_not_in_train", 0),
         "items without a train interaction": statistics["items_not_in_train"],
+        "items held out of train": statistics.get("held_out_items", 0),
+        "interactions held out of train": statistics.get("held_out_interactions", 0),
     }
     print()
     for title, count in counts.items():
@@ -85,5 +119,6 @@ def print_summary(manifest: dict[str, Any], out: Path) -> None:
     for entry in statistics["bad_rows_by_kind"]:
         lines = ", ".join(map(str, entry["first_lines"]))
         print(f"  {entry['file']}: {entry['kind']}: {entry['rows']:,} (first lines {lines})")
+    print_features(manifest)
     print("\nNext:")
     print("  " + command("train", "--data", out, "--out", "work/run"))

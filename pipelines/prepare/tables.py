@@ -15,8 +15,24 @@ from dataclasses import dataclass
 
 from ..errors import UserError
 from .engines.base import Engine, scalar
-from .rows.readers import UNWANTED
-from .sources.base import PAIRS_ARE_SPLIT, PARTS, SPLIT_USERS, USERS_ARE_SPLIT
+from .rows.readers import UNWANTED, extra_names
+from .sources.base import (
+    LEAVE_ONE_OUT,
+    PAIRS_ARE_SPLIT,
+    PARTS,
+    SPLIT_USERS,
+    TIME,
+    USERS_ARE_SPLIT,
+)
+
+# What may give an empty split users with a history and a target.
+_MORE_USERS = {
+    SPLIT_USERS: "Set --min-user-count to 2 or more, change --split",
+    USERS_ARE_SPLIT: "Set --min-user-count to 2 or more, change the files",
+    PAIRS_ARE_SPLIT: "Change the files",
+    LEAVE_ONE_OUT: "Each user should have at least 3 interactions. Change --split",
+    TIME: "Change --split-at",
+}
 
 
 @dataclass(frozen=True)
@@ -27,7 +43,8 @@ class LogOptions:
       min_item_count, min_user_count: minimum number of interactions of an item and of a user.
       core: whether to repeat the filters until nothing changes.
       dedup: whether to keep only a user's first interaction with each item.
-      shares: relative numbers of train, valid and test users, such as ``(8, 1, 1)``.
+      shares: relative numbers of train, valid and test users, such as ``(8, 1, 1)``, if users are
+        split.
       valid_share: share of each user's train pairs to hold out, if a log that is already split has
         no valid file.
       seed: seed of the shuffle of users.
@@ -42,11 +59,11 @@ class LogOptions:
     seed: int
 
 
-def encode(engine: Engine, dedup: bool) -> None:
+def encode(engine: Engine, dedup: bool, keep_raw: bool = False) -> None:
     """Creates table ``log`` with user, item (codes), time, part and place from ``raw``.
 
     ``place`` increases in the order of the files. With ``dedup`` only a user's first interaction
-    with each item is kept.
+    with each item is kept. ``keep_raw`` keeps ``raw`` for its further columns.
     """
     log = f"""
         SELECT users.code AS "user", items.code AS item, time, part, raw.{engine.row} AS place
@@ -64,7 +81,8 @@ def encode(engine: Engine, dedup: bool) -> None:
                 FROM ({log}) AS rows_with_codes
             ) AS occurrences WHERE occurrence = 1"""
     engine.create("log", log)
-    engine.drop("raw")
+    if not keep_raw:
+        engine.drop("raw")
 
 
 def filter_log(engine: Engine, options: LogOptions) -> int:
@@ -126,8 +144,8 @@ def split_log(engine: Engine, split: str, options: LogOptions) -> dict[str, int]
     """Creates a table of members for each split: user (code), name, total, history and position.
 
     ``position`` counts the users of a split from 0 in shuffled order. ``total`` is a user's number
-    of interactions in the split, and ``history`` the number of them that precede the targets, if
-    the log is already split by pairs.
+    of interactions in the split, and ``history`` the number of them that precede the targets,
+    unless users are split, whose histories are a share.
 
     Returns:
       The number of users dropped from each split because they have no history or no target.
@@ -142,11 +160,20 @@ def split_log(engine: Engine, split: str, options: LogOptions) -> dict[str, int]
             FROM log GROUP BY "user"
         ) AS counts JOIN user_names ON code = "user" """
     engine.number("shuffled", select, "draw, name", "shuffled_position")
+    history = dict.fromkeys(PARTS, "n0")
     if split == PAIRS_ARE_SPLIT:
         wanted = {
             name: (f"n{part} > 0", "n0 > 0", f"n0 + n{part}" if part else "n0")
             for part, name in enumerate(PARTS)
         }
+    elif split in (LEAVE_ONE_OUT, TIME):
+        history["test"] = "n0 + n1"
+        wanted = {"train": ("n0 > 0", "true", "n0")}
+        for part, name in enumerate(PARTS[1:], start=1):
+            # Leave-one-out has a target of every user, time of those who are there in the period.
+            belongs = "true" if split == LEAVE_ONE_OUT else f"n{part} > 0"
+            usable = f"n{part} > 0 AND {history[name]} > 0"
+            wanted[name] = (belongs, usable, f"{history[name]} + n{part}")
     elif split == USERS_ARE_SPLIT:
         _check_apart(engine)
         wanted = {
@@ -166,7 +193,7 @@ def split_log(engine: Engine, split: str, options: LogOptions) -> dict[str, int]
     dropped = {}
     for name, (belongs, usable, total) in wanted.items():
         select = f"""
-            SELECT "user", name, {total} AS total, n0 AS history, shuffled_position
+            SELECT "user", name, {total} AS total, {history[name]} AS history, shuffled_position
             FROM shuffled WHERE {belongs} AND {usable}"""
         engine.number(members(name), select, "shuffled_position", "position")
         belonging = scalar(engine, f"SELECT count(*) FROM shuffled WHERE {belongs}")
@@ -174,8 +201,8 @@ def split_log(engine: Engine, split: str, options: LogOptions) -> dict[str, int]
         if not engine.count(members(name)):
             raise UserError(
                 f"the {name} split has no user with a history and a target "
-                f"({dropped[name]:,} users with only one interaction were dropped). "
-                "Set --min-user-count to 2 or more, change --split, or use a larger log."
+                f"({dropped[name]:,} users without one or the other were dropped). "
+                f"{_MORE_USERS[split]}, or use a larger log."
             )
     return dropped
 
@@ -188,7 +215,8 @@ def members(name: str) -> str:
 def hold_out(engine: Engine, options: LogOptions) -> None:
     """Moves a share of every user's train pairs, chosen by the seed, into the valid part.
 
-    Of n train pairs, n times the share, rounded, are moved.
+    Of n train pairs, n times the share, rounded down, but at least one are moved: with a share of
+    0.1 the rule of the published tables. A user's only pair stays where it is.
     """
     engine.create(
         "held_out",
@@ -203,7 +231,8 @@ def hold_out(engine: Engine, options: LogOptions) -> None:
             JOIN user_names AS users ON users.code = log."user"
             JOIN item_names AS items ON items.code = log.item
             WHERE part = 0
-        ) AS drawn WHERE draw <= floor(total * {options.valid_share} + 0.5) AND draw < total""",
+        ) AS drawn
+        WHERE draw <= greatest(floor(total * {options.valid_share}), 1) AND draw < total""",
     )
     engine.create(
         "log",
@@ -212,26 +241,47 @@ def hold_out(engine: Engine, options: LogOptions) -> None:
     )
 
 
-def ordered_items(split: str, name: str) -> str:
+def last_time(engine: Engine, split: str) -> int | float | None:
+    """The last time of the training part as table ``log`` has it, or None without times."""
+    found: int | float | None = engine.value(f"""
+        SELECT max(time) FROM log
+        JOIN {members(PARTS[0])} AS members ON members."user" = log."user"
+        WHERE {_belongs(split, 0)}""")
+    return found
+
+
+def _belongs(split: str, part: int) -> str:
+    """The condition under which a row of a split's user belongs to the split."""
+    return {
+        SPLIT_USERS: "true",
+        LEAVE_ONE_OUT: f"log.part <= {part}",
+        TIME: f"log.part <= {part}",
+        USERS_ARE_SPLIT: f"log.part = {part}",
+        PAIRS_ARE_SPLIT: f"log.part IN (0, {part})",
+    }[split]
+
+
+def ordered_items(split: str, name: str, row: str = "", num_extras: int = 0) -> str:
     """A SELECT of the item ids of a split, user by user, each in time order.
+
+    With ``num_extras`` the further columns of ``raw`` follow, whose rows are numbered by its column
+    ``row``.
 
     Pairs that were split at random have no time order. They are often sorted by item, which would
     teach a model to expect ever larger numbers, so they are sorted by a hash instead.
     """
-    part = PARTS.index(name)
-    condition = {
-        SPLIT_USERS: "true",
-        USERS_ARE_SPLIT: f"part = {part}",
-        PAIRS_ARE_SPLIT: f"part IN (0, {part})",
-    }[split]
-    order = "time, place"
+    condition = _belongs(split, PARTS.index(name))
+    order = "log.time, place"
     if split == PAIRS_ARE_SPLIT:
-        order = "part, md5('order:' || members.name || ':' || items.name), place"
+        order = "log.part, md5('order:' || members.name || ':' || items.name), place"
+    extras = "".join(f", raw.{extra}" for extra in extra_names(num_extras))
+    raw = f"JOIN raw ON raw.{row} = log.place" if num_extras else ""
     return f"""
-        SELECT items.id
+        SELECT items.id{extras}
         FROM log
         JOIN {members(name)} AS members ON members."user" = log."user"
         JOIN items ON items.item = log.item
+        {raw}
         WHERE {condition}
         ORDER BY members.position, {order}"""
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..common.files import sha256
 from .engines.base import Engine
-from .sources.base import PAIRS_ARE_SPLIT
+from .features.spool import Spool
+from .sources.base import SPLIT_USERS, USERS_ARE_SPLIT
 from .tables import members, ordered_items
 
 BATCH_ROWS = 1 << 20
@@ -28,6 +28,7 @@ def write_split(
     name: str,
     split: str,
     history_share: float,
+    spool: Spool | None = None,
 ) -> dict[str, int]:
     """Writes the folder of one split.
 
@@ -36,8 +37,8 @@ def write_split(
       folder: parent of the new folder.
       name: ``train``, ``valid`` or ``test``.
       split: how the log is split, see ``sources.base``.
-      history_share: share of a user's items that form the history, unless the log is already split
-        by pairs.
+      history_share: share of a user's items that form the history, if users are split.
+      spool: takes the further columns of the interactions, if there are any.
 
     Returns:
       Statistics: the numbers of users and interactions, and of history items and targets.
@@ -63,10 +64,10 @@ def write_split(
             offsets(ends)
             interactions = int(ends[-1]) if len(ends) else interactions
             if name != "train":
-                if split == PAIRS_ARE_SPLIT:
-                    lengths = batch.column(1).to_numpy()
-                else:
+                if split in (SPLIT_USERS, USERS_ARE_SPLIT):
                     lengths = history_lengths(totals, history_share)
+                else:
+                    lengths = batch.column(1).to_numpy()
                 lengths_file(lengths)
                 history += int(lengths.sum())
     statistics = {"users": num_users, "interactions": interactions}
@@ -74,8 +75,13 @@ def write_split(
         statistics["history_interactions"] = history
         statistics["target_interactions"] = interactions - history
     with open_flat_array(target / "items.npy", interactions, np.int32) as append:
-        for batch in engine.batches(ordered_items(split, name)):
+        extras = 0 if spool is None else spool.num_columns
+        for batch in engine.batches(ordered_items(split, name, engine.row, extras)):
             append(batch.column(0).to_numpy())
+            if spool is not None:
+                spool.append(batch.columns[1:])
+    if spool is not None:
+        spool.close()
     return statistics
 
 
@@ -104,21 +110,9 @@ def write_item_counts(folder: Path, num_items: int) -> np.ndarray:
     return counts
 
 
-def file_entries(folder: Path) -> dict[str, dict[str, object]]:
-    """Size and checksum of every file below ``folder``, for the manifest."""
-    return {
-        path.relative_to(folder).as_posix(): {
-            "bytes": path.stat().st_size,
-            "sha256": sha256(path),
-        }
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
 @contextlib.contextmanager
-def open_flat_array(path: Path, length: int, kind: type[np.integer]) -> Iterator[_Append]:
-    """Opens a .npy file of ``length`` integers of type ``kind`` to write from front to back.
+def open_flat_array(path: Path, length: int, kind: type[np.number]) -> Iterator[Append]:
+    """Opens a .npy file of ``length`` numbers of type ``kind`` to write from front to back.
 
     Yields:
       A function that appends numbers.
@@ -127,20 +121,30 @@ def open_flat_array(path: Path, length: int, kind: type[np.integer]) -> Iterator
     with open(path, "wb") as file:
         header = {"descr": dtype.str, "fortran_order": False, "shape": (length,)}
         np.lib.format.write_array_header_1_0(file, header)
-        append = _Append(file, dtype)
+        append = Append(file, dtype)
         yield append
     if append.written != length:
         raise RuntimeError(f"{path.name} has {append.written} numbers instead of {length}")
 
 
-class _Append:
+class Append:
+    """Appends numbers of one type to a file.
+
+    Args:
+      file: file to write.
+      dtype: type of the numbers.
+
+    Attributes:
+      written: how many were written.
+    """
+
     def __init__(self, file: io.BufferedWriter, dtype: np.dtype):
-        self._file = file
+        self.file = file
         self._dtype = dtype
         self.written = 0
 
     def __call__(self, values: np.ndarray) -> None:
-        self._file.write(values.astype(self._dtype, copy=False).tobytes())
+        self.file.write(values.astype(self._dtype, copy=False).tobytes())
         self.written += len(values)
 
 

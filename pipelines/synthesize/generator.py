@@ -109,14 +109,86 @@ def make_events(config: SyntheticConfig) -> Iterator[Events]:
         yield Events(start + events.users[order], events.items[order], events.times[order])
 
 
+@dataclass(frozen=True)
+class ItemFeatures:
+    """Side features of items, by id; each tells something of the items that a user follows.
+
+    Attributes:
+      genres: ``[num_items]`` the cluster of an item; of every tenth item, any cluster.
+      prices: ``[num_items]`` grows with the first coordinate of an item's vector.
+      tags: ``[num_items, dimension]`` booleans, the signs of the coordinates.
+      released: ``[num_items]`` seconds, before the first interaction.
+    """
+
+    genres: np.ndarray
+    prices: np.ndarray
+    tags: np.ndarray
+    released: np.ndarray
+
+
+@dataclass(frozen=True)
+class UserFeatures:
+    """Side features of a chunk of users.
+
+    Attributes:
+      users: ``[num_users]`` ids.
+      segments: ``[num_users]`` the cluster of a user's first interest.
+      ages: ``[num_users]`` years, which grow with that cluster.
+    """
+
+    users: np.ndarray
+    segments: np.ndarray
+    ages: np.ndarray
+
+
+def make_item_features(config: SyntheticConfig) -> ItemFeatures:
+    """Side features of the items of a log, which stays as it is without them."""
+    catalogue = make_catalogue(config)
+    rng = np.random.default_rng((config.seed, 0, 1))
+    num_clusters = len(catalogue.cluster_shares)
+    genres = np.repeat(np.arange(num_clusters), np.diff(catalogue.starts))
+    wrong = rng.random(config.num_items) < 0.1
+    genres[wrong] = rng.integers(num_clusters, size=int(wrong.sum()))
+    noise = rng.normal(0.0, 0.2, config.num_items)
+    prices = np.round(20.0 * np.exp(catalogue.vectors[:, 0] + noise), 2)
+    released = _FIRST_SECOND - rng.integers(_TWO_YEARS, size=config.num_items)
+    # From the order of the catalogue to that of the ids.
+    order = np.argsort(catalogue.public_ids)
+    return ItemFeatures(
+        genres[order], prices[order], catalogue.vectors[order] > 0.0, released[order]
+    )
+
+
+def make_user_features(config: SyntheticConfig) -> Iterator[UserFeatures]:
+    """Side features of the users of a log in chunks, from their interests before any drift."""
+    catalogue = make_catalogue(config)
+    num_clusters = len(catalogue.cluster_shares)
+    for chunk, start in enumerate(range(0, config.num_users, CHUNK_USERS)):
+        num_users = min(CHUNK_USERS, config.num_users - start)
+        rng = np.random.default_rng((config.seed, 1 + chunk))
+        _, names, clusters = _first_draws(config, catalogue, num_users, rng)
+        order = np.argsort(names)
+        segments = clusters[order, 0]
+        noise = np.random.default_rng((config.seed, 1 + chunk, 1)).normal(0.0, 5.0, num_users)
+        ages = np.clip(np.round(20 + 50 * segments / num_clusters + noise), 14, 99)
+        yield UserFeatures(start + np.arange(num_users), segments, ages.astype(np.int64))
+
+
+def _first_draws(
+    config: SyntheticConfig, catalogue: Catalogue, num_users: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Lengths, names and clusters of the users of a chunk."""
+    # Longest first, so that the users who are still active are always the first rows.
+    lengths = np.sort(_lengths(config, num_users, rng))[::-1]
+    names = rng.permutation(num_users)
+    return lengths, names, _draw_clusters(catalogue, (num_users, config.num_interests), rng)
+
+
 def _chunk_events(
     config: SyntheticConfig, catalogue: Catalogue, num_users: int, rng: np.random.Generator
 ) -> Events:
     """The events of some users, numbered from 0, in no particular order."""
-    # Longest first, so that the users who are still active are always the first rows.
-    lengths = np.sort(_lengths(config, num_users, rng))[::-1]
-    names = rng.permutation(num_users)
-    clusters = _draw_clusters(catalogue, (num_users, config.num_interests), rng)
+    lengths, names, clusters = _first_draws(config, catalogue, num_users, rng)
     tastes = _unit(rng.standard_normal((*clusters.shape, _DIMENSION), np.float32))
     interest = rng.integers(config.num_interests, size=num_users)
     times = _FIRST_SECOND + rng.integers(_TWO_YEARS, size=num_users)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ...errors import UserError
 from ..rows.bad_rows import BadRows
-from ..rows.readers import UNWANTED, Reader
+from ..rows.readers import SQL_TYPES, UNWANTED, Reader
 
 Note = Callable[[str], None]
 
@@ -77,6 +77,11 @@ class Engine(Protocol):
 def scalar(engine: Engine, select: str) -> int:
     """The single integer that a SELECT returns, with NULL as 0."""
     return int(engine.value(select) or 0)
+
+
+def sql_extra(name: str, held: str) -> str:
+    """SQL for a further column that ``CleanLog`` has written as text."""
+    return f"CAST(nullif({name}, '') AS {SQL_TYPES[held]}) AS {name}"
 
 
 def create_names(engine: Engine) -> None:

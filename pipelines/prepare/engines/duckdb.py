@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,24 @@ import pyarrow as pa
 from ...errors import UserError
 from ..rows.bad_rows import BadRows
 from ..rows.careful import CleanLog, are_dates
-from ..rows.readers import Reader
+from ..rows.readers import SQL_TYPES, Reader, extra_names
 from ..rows.sql import sql_text
-from ..rows.text_files import check_gzip
 from ..rows.values import DATE
-from .base import DEFAULT_MEMORY, Note, check_any_rows, create_names, memory_error, scalar
+from .base import (
+    DEFAULT_MEMORY,
+    Note,
+    check_any_rows,
+    create_names,
+    memory_error,
+    scalar,
+    sql_extra,
+)
 
 BATCH_ROWS = 1 << 20
 
-# Before version 2, DuckDB takes a gzip file that is cut off for one that ends there.
-_NOTICES_CUT_OFF_GZIP = int(duckdb.__version__.partition(".")[0]) >= 2
+STOPPED = (duckdb.Error, UnicodeDecodeError)
+"""What DuckDB raises when it stops at a row. Its messages quote the row and are cut off after some
+bytes, which may be in the middle of a character: Python cannot decode such a message."""
 
 # Ids are checked once per distinct id, not once per row.
 _ODD_NAME = r"(name IS NULL OR trim(name) = '' OR regexp_matches(name, '[\x00-\x1f\x7f]'))"
@@ -50,18 +59,27 @@ class DuckDBEngine:
 
     def read(self, readers: Sequence[Reader], max_bad_rows: int, note: Note) -> BadRows:
         bad_rows = BadRows()
-        if not self._read_fast(readers):
+        # DuckDB does not notice all that is wrong with a compressed file; meanwhile, a thread does.
+        with ThreadPoolExecutor(1) as thread:
+            checked = [thread.submit(reader.check) for reader in readers]
+            is_read = self.read_fast(readers)
+            for check in checked:
+                is_read = check.result() and is_read
+        if not is_read:
             note("a closer look at every row")
             clean = self.folder / "clean.parquet"
             numbers = itertools.count()
-            with CleanLog(clean, are_dates(readers), bad_rows) as log:
+            extras = extra_names(len(readers[0].extra_types))
+            with CleanLog(clean, are_dates(readers), bad_rows, len(extras)) as log:
                 for reader in readers:
                     log.add(zip(numbers, reader.rows(bad_rows)), reader.path.name)
             bad_rows.check(max_bad_rows)
             time = f"CAST(time AS {'BIGINT' if log.all_integers else 'DOUBLE'})"
-            self._create_raw(
-                [f'SELECT "user", item, {time} AS time, part FROM read_parquet({sql_text(clean)})']
+            further = "".join(
+                f", {sql_extra(name, held)}" for name, held in zip(extras, readers[0].extra_types)
             )
+            select = f'SELECT "user", item, {time} AS time, part{further}'
+            self._create_raw([f"{select} FROM read_parquet({sql_text(clean)})"], readers)
             create_names(self)
             clean.unlink()
         check_any_rows(self, readers, bad_rows)
@@ -100,42 +118,40 @@ class DuckDBEngine:
     def progress(self) -> float:
         return float(self.connection.query_progress())
 
-    def _read_fast(self, readers: Sequence[Reader]) -> bool:
+    def read_fast(self, readers: Sequence[Reader]) -> bool:
         """Lets DuckDB read the log; returns False if the rows need a closer look."""
         selects = [reader.select() for reader in readers]
         # If some files have dates and others numbers, one of the two is bad.
         mixed = len({reader.time_form == DATE for reader in readers}) > 1
         if mixed or any(select is None for select in selects):
             return False
-        if not _NOTICES_CUT_OFF_GZIP:
-            for reader in readers:
-                check_gzip(reader.path)
         try:
-            self._create_raw([select for select in selects if select is not None])
-        except (
-            duckdb.InvalidInputException,
-            duckdb.ConversionException,
-            duckdb.OutOfRangeException,
-        ):
+            self._create_raw([select for select in selects if select is not None], readers)
+        except (duckdb.OutOfMemoryException, duckdb.FatalException, duckdb.InternalException):
+            raise
+        except STOPPED:
             return False
-        except duckdb.IOException as error:
-            raise UserError(
-                f"the input cannot be read: {_first_line(error)}. Check the file."
-            ) from error
         create_names(self)
         names = "(SELECT name FROM user_names UNION ALL SELECT name FROM item_names)"
         return scalar(self, f"SELECT count(*) FROM {names} WHERE {_ODD_NAME}") == 0
 
-    def _create_raw(self, selects: Sequence[str]) -> None:
+    def _create_raw(self, selects: Sequence[str], readers: Sequence[Reader]) -> None:
         """Fills ``raw`` with one statement per file, so that the rowid follows the files."""
         self.connection.execute("SET preserve_insertion_order = true")
         time_types = {
             str(self.connection.sql(f"SELECT time FROM ({select})").types[0]) for select in selects
         }
         time_type = "DOUBLE" if "DOUBLE" in time_types else "BIGINT"
+        held = readers[0].extra_types
+        if held:
+            # This table stays until the end, and would be compressed at the next checkpoint.
+            self.connection.execute("SET wal_autocheckpoint = '1TB'")
+        extras = "".join(
+            f", {name} {SQL_TYPES[kind]}" for name, kind in zip(extra_names(len(held)), held)
+        )
         self.connection.execute(
             'CREATE OR REPLACE TABLE raw ("user" VARCHAR, item VARCHAR, '
-            f"time {time_type}, part TINYINT)"
+            f"time {time_type}, part TINYINT{extras})"
         )
         for select in selects:
             self.connection.execute(f"INSERT INTO raw {select}")
@@ -177,6 +193,8 @@ def _connect(folder: Path, memory_limit: str, threads: int | None) -> duckdb.Duc
     connection = duckdb.connect(str(folder / "log.duckdb"))
     # Dates without a time zone are UTC, whatever the machine's time zone is.
     connection.execute("SET TimeZone = 'UTC'")
+    # The database is removed in the end, so nothing is gained from tidying its file up.
+    connection.execute("PRAGMA disable_checkpoint_on_shutdown")
     connection.execute(f"SET temp_directory = {sql_text(folder / 'spill')}")
     try:
         connection.execute(f"SET memory_limit = {sql_text(memory_limit)}")

@@ -6,14 +6,14 @@ This is where a bad row gets its kind and its line number, with either engine.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .bad_rows import BadRows
-from .readers import UNWANTED, Reader, Row
+from .readers import UNWANTED, Reader, Row, extra_names
 from .values import DATE, BadValue, check_ids, parse_time, time_form
 
 BATCH_ROWS = 1 << 18
@@ -53,17 +53,21 @@ class CleanLog:
       path: file to write.
       dates: whether times should be dates, see ``are_dates``.
       bad_rows: counter of the bad rows.
+      num_extras: number of further columns, which are written as text.
 
     Attributes:
       all_integers: whether every time so far is an integer.
     """
 
-    def __init__(self, path: Path, dates: bool, bad_rows: BadRows):
+    def __init__(self, path: Path, dates: bool, bad_rows: BadRows, num_extras: int = 0):
         self.all_integers = True
         self._dates = dates
         self._bad_rows = bad_rows
-        self._writer = pq.ParquetWriter(path, _SCHEMA)
-        self._batch: list[tuple[int, str, str, str | None, int]] = []
+        extras = [(name, pa.string()) for name in extra_names(num_extras)]
+        self._schema = pa.schema([*_SCHEMA, *extras])
+        self._no_extras = ("",) * num_extras
+        self._writer = pq.ParquetWriter(path, self._schema)
+        self._batch: list[tuple[object, ...]] = []
 
     def __enter__(self) -> CleanLog:
         return self
@@ -91,12 +95,15 @@ class CleanLog:
                     self._bad_rows.add(error.kind, file_name, row.line)
                     continue
             text = None if time is None else repr(time)
-            self._batch.append((number, row.user, row.item, text, row.part))
+            extras = row.extras or self._no_extras
+            self._batch.append((number, row.user, row.item, text, row.part, *extras))
             if len(self._batch) == BATCH_ROWS:
                 self._flush()
 
     def _flush(self) -> None:
-        columns: Iterator[tuple[object, ...]] = zip(*self._batch) if self._batch else iter([()] * 5)
-        arrays = [pa.array(values, field.type) for values, field in zip(columns, _SCHEMA)]
-        self._writer.write_table(pa.Table.from_arrays(arrays, schema=_SCHEMA))
+        schema = self._schema
+        nothing = [()] * len(schema)
+        columns: Iterable[tuple[object, ...]] = zip(*self._batch) if self._batch else nothing
+        arrays = [pa.array(values, field.type) for values, field in zip(columns, schema)]
+        self._writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
         self._batch = []

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,25 @@ from typing import NamedTuple, Protocol
 
 from . import text_files
 from .bad_rows import BROKEN_JSON, NOT_UTF8, BadRows
+from .json_objects import Integer, parse_object
 from .sql import sql_name, sql_text, sql_time
-from .values import INTEGER
+from .values import INTEGER, PLAIN_INTEGER
+
+# What a further column holds, and how engines store it. Times are counted since 1970.
+TEXT = "text"
+WHOLE = "whole number"
+REAL = "real number"
+DAYS = "days"
+MICROSECONDS = "microseconds"
+NANOSECONDS = "nanoseconds"
+SQL_TYPES = {
+    TEXT: "VARCHAR",
+    WHOLE: "BIGINT",
+    REAL: "DOUBLE",
+    DAYS: "BIGINT",
+    MICROSECONDS: "BIGINT",
+    NANOSECONDS: "BIGINT",
+}
 
 # A row's part is 0, 1 or 2 for the train, valid and test files of a log that is already split, 0
 # for every row of another log, and this for rows of a kind that is not used.
@@ -26,13 +42,22 @@ UNWANTED = -1
 
 
 class Row(NamedTuple):
-    """One row as text. ``time`` is None if the rows of the file are already in time order."""
+    """One row as text. ``time`` is None if the rows of the file are already in time order.
+
+    ``extras`` are the values of the further columns; those that are missing are empty.
+    """
 
     line: int
     part: int
     user: str
     item: str
     time: str | None
+    extras: tuple[str, ...] = ()
+
+
+def extra_names(count: int) -> list[str]:
+    """The names of further columns in the tables of an engine."""
+    return [f"x{index}" for index in range(count)]
 
 
 class Reader(Protocol):
@@ -50,8 +75,26 @@ class Reader(Protocol):
     def time_form(self) -> str:
         """How the first rows write their times, see ``values``."""
 
+    @property
+    def extra_types(self) -> tuple[str, ...]:
+        """What the further columns hold, which ``select`` names x0, x1, ..."""
+
     def select(self) -> str | None:
-        """A SELECT of user, item, time and part in file order; None if only ``rows`` works."""
+        """A SELECT of user, item, time, part and the further columns in file order.
+
+        Returns:
+          The SELECT, or None if only ``rows`` works.
+        """
+
+    def check(self) -> bool:
+        """Reads the file to the end of its own checks.
+
+        Returns:
+          Whether DuckDB may read it; False if only ``rows`` finds the ends of its lines.
+
+        Raises:
+          UserError: the file is damaged or cut off.
+        """
 
     def rows(self, bad_rows: BadRows) -> Iterator[Row]:
         """Yields the rows, and counts those that cannot be parsed in ``bad_rows``."""
@@ -85,6 +128,7 @@ class DelimitedReader:
       time_form: how the first rows write their times, see ``values``.
       part: part of the log that this file holds.
       wanted: a column and the value it must have for a row to be used, or None.
+      extras: further columns to read, from 0.
     """
 
     path: Path
@@ -97,10 +141,15 @@ class DelimitedReader:
     time_form: str = INTEGER
     part: int = 0
     wanted: tuple[int, str] | None = None
+    extras: tuple[int, ...] = ()
 
     @property
     def has_time(self) -> bool:
         return self.time is not None
+
+    @property
+    def extra_types(self) -> tuple[str, ...]:
+        return (TEXT,) * len(self.extras)
 
     def select(self) -> str:
         time = "NULL::BIGINT" if self.time is None else sql_time(f"c{self.time}", self.time_form)
@@ -109,13 +158,21 @@ class DelimitedReader:
             column, value = self.wanted
             part = f"CASE WHEN c{column} = {sql_text(value)} THEN {part} ELSE {UNWANTED} END"
         columns = ", ".join(f"'c{index}': 'VARCHAR'" for index in range(self.num_columns))
+        extras = "".join(
+            f", c{column} AS {name}"
+            for column, name in zip(self.extras, extra_names(len(self.extras)))
+        )
         compression = "gzip" if text_files.is_gzip(self.path) else "uncompressed"
         return f"""
             SELECT c{self.user} AS "user", c{self.item} AS item, {time} AS time, {part} AS part
+                {extras}
             FROM read_csv({sql_text(self.path)}, columns = {{{columns}}},
                 delim = {sql_text(self.separator)}, quote = '"', escape = '"',
                 header = {str(self.has_header).lower()}, compression = '{compression}',
                 auto_detect = false, strict_mode = true)"""
+
+    def check(self) -> bool:
+        return text_files.check(self.path)
 
     @property
     def header_lines(self) -> int:
@@ -153,6 +210,7 @@ class DelimitedReader:
                     record[self.user].decode("utf-8"),
                     record[self.item].decode("utf-8"),
                     None if self.time is None else record[self.time].decode("utf-8"),
+                    tuple([record[column].decode("utf-8") for column in self.extras]),
                 )
             except UnicodeDecodeError:
                 bad_rows.add(NOT_UTF8, self.path.name, line)
@@ -169,20 +227,19 @@ class JsonReader:
     has_time: bool = True
     time_form: str = INTEGER
     header_lines: int = 0
+    extra_types: tuple[str, ...] = ()
 
     def select(self) -> str:
-        columns = ", ".join(f"{sql_text(key)}: 'VARCHAR'" for key in self.keys)
+        columns = ", ".join(f"{sql_text(key)}: 'JSON'" for key in self.keys)
         compression = "gzip" if text_files.is_gzip(self.path) else "uncompressed"
-        # A list or an object in place of an id would be read as text; NULL asks for a closer look.
-        user, item = (
-            f"CASE WHEN left({name}, 1) NOT IN ('[', '{{') THEN {name} END"
-            for name in map(sql_name, (self.user, self.item))
-        )
+        user, item, time = (_sql_json_text(sql_name(key)) for key in self.keys)
         return f"""
-            SELECT {user} AS "user", {item} AS item,
-                {sql_time(sql_name(self.time), INTEGER)} AS time, 0 AS part
+            SELECT {user} AS "user", {item} AS item, {sql_time(time, INTEGER)} AS time, 0 AS part
             FROM read_json({sql_text(self.path)}, columns = {{{columns}}},
                 format = 'newline_delimited', compression = '{compression}')"""
+
+    def check(self) -> bool:
+        return text_files.check(self.path)
 
     @property
     def keys(self) -> tuple[str, str, str]:
@@ -197,39 +254,57 @@ class JsonReader:
             if not text.strip():
                 continue
             try:
-                entry = json.loads(text.decode("utf-8"))
+                entry = parse_object(text.decode("utf-8"))
             except UnicodeDecodeError:
                 bad_rows.add(NOT_UTF8, self.path.name, line)
                 continue
-            except ValueError:
-                bad_rows.add(BROKEN_JSON, self.path.name, line)
-                continue
-            values = [entry.get(key) for key in self.keys] if isinstance(entry, dict) else [[]]
-            if any(not isinstance(value, (str, int, float, type(None))) for value in values):
+            values = [[]] if entry is None else [entry.get(key) for key in self.keys]
+            # The time may also be a fraction, which numbers it, and an id may not.
+            if not all(value is None or type(value) in (str, Integer) for value in values[:2]) or (
+                isinstance(values[-1], (bool, list, dict))
+            ):
                 bad_rows.add(BROKEN_JSON, self.path.name, line)
                 continue
             user, item, time = ("" if value is None else str(value) for value in values)
             yield Row(line, 0, user, item, time)
 
 
+def _sql_json_text(column: str) -> str:
+    """SQL for a string or a whole number of JSON as text; NULL asks for a closer look."""
+    return (
+        f"CASE WHEN left({column}, 1) = '\"' THEN json_extract_string({column}, '$') "
+        f"WHEN regexp_full_match({column}, '{PLAIN_INTEGER}') THEN CAST({column} AS VARCHAR) END"
+    )
+
+
 @dataclass(frozen=True)
 class SequenceReader:
-    """Reads one user per line, with items in time order; the line number is the user's id."""
+    """Reads one user per line, with items in time order.
+
+    The line number is the user's id, unless the line begins with the id (``has_user``).
+    """
 
     path: Path
+    has_user: bool = False
     has_time: bool = False
     time_form: str = INTEGER
+    extra_types: tuple[str, ...] = ()
 
     def select(self) -> None:
         return None
 
+    def check(self) -> bool:
+        return text_files.check(self.path)
+
     def rows(self, bad_rows: BadRows) -> Iterator[Row]:
         for line, text in enumerate(text_files.read_lines(self.path), start=1):
             try:
-                items = text.decode("utf-8").split(" ")
+                items = [field for field in text.decode("utf-8").split(" ") if field]
             except UnicodeDecodeError:
                 bad_rows.add(NOT_UTF8, self.path.name, line)
                 continue
+            user = str(line)
+            if self.has_user and items:
+                user = items.pop(0)
             for item in items:
-                if item:
-                    yield Row(line, 0, str(line), item, None)
+                yield Row(line, 0, user, item, None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .values import DATE, DECIMAL
+from .values import DATE, DECIMAL, INTEGER, PLAIN_DATE, PLAIN_DECIMAL, PLAIN_INTEGER
+
+LOOK = "'a time needs a closer look'"
 
 
 def sql_text(value: object) -> str:
@@ -21,15 +23,14 @@ def sql_name(column: str) -> str:
 
 def sql_required(condition: str, value: str) -> str:
     """SQL for ``value`` that fails where ``condition`` does not hold."""
-    return f"CASE WHEN {condition} THEN {value} ELSE error('a time needs a closer look') END"
+    return f"CASE WHEN {condition} THEN {value} ELSE error({LOOK}) END"
 
 
 def sql_time(text: str, form: str) -> str:
     """SQL that turns a time as text into a number, and fails where ``values`` has to decide."""
-    if form == DATE:
-        return sql_required(f"{text} IS NOT NULL", f"epoch_us(CAST({text} AS TIMESTAMPTZ))")
-    if form == DECIMAL:
-        return sql_required(f"isfinite(CAST({text} AS DOUBLE))", f"CAST({text} AS DOUBLE)")
-    # A cast alone would round 1.5 to 2; only an integer is converted back to the same text.
-    value = f"CAST({text} AS BIGINT)"
-    return sql_required(f"CAST({value} AS VARCHAR) = {text}", value)
+    pattern, value = {
+        INTEGER: (PLAIN_INTEGER, f"CAST({text} AS BIGINT)"),
+        DECIMAL: (PLAIN_DECIMAL, f"CAST({text} AS DOUBLE)"),
+        DATE: (PLAIN_DATE, f"epoch_us(CAST({text} AS TIMESTAMPTZ))"),
+    }[form]
+    return sql_required(f"regexp_full_match({text}, {sql_text(pattern)})", value)

@@ -19,6 +19,8 @@ from .values import BadValue
 MAX_RECORD_LINES = 100
 
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+# For zlib: the header and the checksum of gzip, and the largest window.
+_GZIP = 16 + zlib.MAX_WBITS
 _UTF8_MARK = b"\xef\xbb\xbf"
 
 csv.field_size_limit(1 << 24)
@@ -30,15 +32,52 @@ def is_gzip(path: Path) -> bool:
         return file.read(2) == b"\x1f\x8b"
 
 
-def check_gzip(path: Path) -> None:
-    """Reads a gzip file to its end; does nothing for other files.
+def check(path: Path) -> bool:
+    """Reads a file to its end: a gzip file with all of its checks.
+
+    Returns:
+      Whether every carriage return is part of a line ending. Others are characters like any other
+      here, and ends of lines elsewhere.
 
     Raises:
       UserError: the file is damaged or cut off.
     """
-    if is_gzip(path):
-        for _ in read_lines(path):
-            pass
+    is_usual, ended = True, True
+    for block in _blocks(path):
+        is_usual = is_usual and (ended or block.startswith(b"\n"))
+        ended = not block.endswith(b"\r")
+        if count := block.count(b"\r"):
+            is_usual = is_usual and count == block.count(b"\r\n") + (not ended)
+    return is_usual and ended
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """The content of a plain or gzipped file, without empty blocks."""
+    with open(path, "rb") as file:
+        blocks = iter(lambda: file.read(1 << 20), b"")
+        yield from filter(None, _unzipped(path, blocks)) if is_gzip(path) else blocks
+
+
+def _unzipped(path: Path, blocks: Iterator[bytes]) -> Iterator[bytes]:
+    stream = zlib.decompressobj(_GZIP)
+    try:
+        for block in blocks:
+            while block:
+                if stream.eof:  # Another file may follow, or zeros up to the end of a tape.
+                    block = block.lstrip(b"\0")
+                    if not block:
+                        break
+                    stream = zlib.decompressobj(_GZIP)
+                yield stream.decompress(block)
+                block = stream.unused_data
+    except zlib.error as error:
+        raise _damaged(path, error) from error
+    if not stream.eof:
+        raise _damaged(path, "it is cut off")
+
+
+def _damaged(path: Path, reason: object) -> UserError:
+    return UserError(f"{path} is a damaged gzip file ({reason}). Download or compress it again.")
 
 
 def read_lines(path: Path) -> Generator[bytes, None, None]:
@@ -59,9 +98,7 @@ def read_lines(path: Path) -> Generator[bytes, None, None]:
                     line = line.removeprefix(_UTF8_MARK)
                 yield line.rstrip(b"\r\n")
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(
-            f"{path} is a damaged gzip file ({error}). Download or compress it again."
-        ) from error
+        raise _damaged(path, error) from error
 
 
 def head(path: Path, count: int) -> list[bytes]:
@@ -132,6 +169,8 @@ def read_records(
         except BadValue as error:
             yield number, error.kind
             continue
+        if len(fields) == num_columns + 1 and not fields[-1]:
+            fields.pop()  # A separator at the end of a line begins no further column.
         if len(fields) == num_columns:
             yield number, fields
             ahead.drop(extra_lines)

@@ -40,7 +40,10 @@ SOURCES: dict[str, SourceKind] = {
     "csv": SourceKind(open_csv, "comma-separated columns"),
     "tsv": SourceKind(open_tsv, "tab-separated columns"),
     "parquet": SourceKind(open_parquet, "Parquet columns"),
-    "sequences": SourceKind(open_sequences, "one user per line, items in time order"),
+    "sequences": SourceKind(
+        open_sequences,
+        "one user per line, items in time order; --user-column 1 if the user comes first",
+    ),
     "amazon-reviews": SourceKind(open_amazon_reviews, "JSON lines, like reviews_Books_5.json.gz"),
     "amazon-ratings": SourceKind(
         open_amazon_ratings,

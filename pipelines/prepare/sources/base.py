@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...data.prepared import SPLITS
@@ -15,6 +15,10 @@ from ..rows.readers import Reader
 SPLIT_USERS = "users"
 USERS_ARE_SPLIT = "users are split"
 PAIRS_ARE_SPLIT = "pairs are split"
+# Or every user's sequence is cut here, see ``splits``: the last interaction is left out, or a point
+# in time divides the log.
+LEAVE_ONE_OUT = "leave-one-out"
+TIME = "time"
 
 # The part of a row counts in this order.
 PARTS = SPLITS
@@ -31,6 +35,8 @@ class SourceOptions:
         already in time order.
       separator: one character, or None for the default of the source.
       header: whether the first line names the columns, or None for the default of the source.
+      context_columns: further columns of the log, by name or number.
+      item_columns, user_columns: columns of tensorflow-datasets that describe items and users.
       tfds_name, tfds_data_dir: name and data folder of a data set of tensorflow-datasets.
       scratch: folder for temporary files.
     """
@@ -41,6 +47,9 @@ class SourceOptions:
     time_column: str | None = None
     separator: str | None = None
     header: bool | None = None
+    context_columns: tuple[str, ...] = ()
+    item_columns: tuple[str, ...] = ()
+    user_columns: tuple[str, ...] = ()
     tfds_name: str = "movielens/100k-ratings"
     tfds_data_dir: str | None = None
     scratch: Path = Path()
@@ -54,11 +63,13 @@ class Source:
       readers: readers of its files, in order.
       split: how the log becomes train, valid and test.
       lacks_valid: whether valid pairs have to be held out from train.
+      tables: readers of the side tables that are part of the log, by what they describe.
     """
 
     readers: Sequence[Reader]
     split: str = SPLIT_USERS
     lacks_valid: bool = False
+    tables: Mapping[str, Reader] = field(default_factory=dict)
 
 
 def input_files(options: SourceOptions) -> list[Path]:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from ...errors import UserError
 from ..rows import text_files
-from ..rows.parquet import ParquetReader
+from ..rows.parquet import ParquetReader, can_be_extra
 from ..rows.readers import DelimitedReader
 from ..rows.values import DATE, DECIMAL, INTEGER, BadValue, time_form
 from .base import Source, SourceOptions, input_files
@@ -54,7 +54,13 @@ def _open_delimited(options: SourceOptions, default_separator: str) -> Source:
         if not has_header:
             names = [str(index + 1) for index in range(_usual_width(path, separator))]
         user, item, time = _choose_columns(path, options, names, has_header)
-        readers.append(delimited(path, separator, has_header, len(names), user, item, time))
+        extras = tuple(
+            find_column(path, name, names, has_header, "--context-features")
+            for name in options.context_columns
+        )
+        readers.append(
+            delimited(path, separator, has_header, len(names), user, item, time, extras=extras)
+        )
     if len({reader.has_time for reader in readers}) > 1:
         raise UserError(
             "all --input files should have a time column, or none of them. Add the column, or pass "
@@ -79,6 +85,7 @@ def delimited(
     time: int | None = None,
     part: int = 0,
     wanted: tuple[int, str] | None = None,
+    extras: tuple[int, ...] = (),
 ) -> DelimitedReader:
     """A reader of delimited text; looks at the first lines to find the form of the times."""
     forms = set()
@@ -88,7 +95,17 @@ def delimited(
             if len(record) == num_columns:
                 forms.add(time_form(record[time].decode("utf-8", "replace")))
     return DelimitedReader(
-        path, separator, has_header, num_columns, user, item, time, _form(forms), part, wanted
+        path,
+        separator,
+        has_header,
+        num_columns,
+        user,
+        item,
+        time,
+        _form(forms),
+        part,
+        wanted,
+        extras,
     )
 
 
@@ -135,16 +152,32 @@ def _choose_columns(
     for option, name in (("user", user_name), ("item", item_name), ("time", time_name)):
         if name is None:
             continue
-        if names.count(name) != 1:
-            what = "appears more than once" if name in names else "is not in the file"
-            kind = "column" if has_header else "column number"
-            hint = "" if has_header else " (numbers start at 1; names work with a header)"
-            raise UserError(
-                f"{path}: {kind} {name!r} {what}. Its columns are {', '.join(names)}{hint}. "
-                f"Set --{option}-column, and --no-header if the first line is data."
-            )
-        indices.append(names.index(name))
+        indices.append(find_column(path, name, names, has_header, f"--{option}-column"))
     return indices[0], indices[1], indices[2] if len(indices) == 3 else None
+
+
+def find_column(path: Path, name: str, names: Sequence[str], has_header: bool, option: str) -> int:
+    """The place of a column, from 0.
+
+    Args:
+      path: the file, for the error.
+      name: name of the column, or its number from 1 without a header.
+      names: names of all columns.
+      has_header: whether the file names its columns.
+      option: the option that names the column, for the error.
+
+    Raises:
+      UserError: there is no such column, or there are several.
+    """
+    if names.count(name) != 1:
+        what = "appears more than once" if name in names else "is not in the file"
+        kind = "column" if has_header else "column number"
+        hint = "" if has_header else " (numbers start at 1; names work with a header)"
+        raise UserError(
+            f"{path}: {kind} {name!r} {what}. Its columns are {', '.join(names)}{hint}. "
+            f"Set {option}, and --no-header if the first line is data."
+        )
+    return names.index(name)
 
 
 def open_parquet(options: SourceOptions) -> Source:
@@ -157,19 +190,48 @@ def open_parquet(options: SourceOptions) -> Source:
             raise UserError(f"{path} is not a Parquet file. Check --source.") from error
         user, item, time = _choose_columns(path, options, schema.names, has_header=True)
         for index in (user, item):
-            _check_type(path, schema.field(index), "text or an integer", _ID_TYPES)
-        if time is None:
-            readers.append(ParquetReader(path, schema.names[user], schema.names[item]))
-            continue
-        _check_type(path, schema.field(time), "a number, a date or text", _TIME_TYPES)
-        form = _parquet_time_form(path, schema.field(time))
-        user_name, item_name, time_name = (schema.names[index] for index in (user, item, time))
-        readers.append(ParquetReader(path, user_name, item_name, time_name, form))
+            check_id_type(path, schema.field(index))
+        extras = parquet_extras(path, options.context_columns, schema, "--context-features")
+        time_name, form = None, INTEGER
+        if time is not None:
+            _check_type(path, schema.field(time), "a number, a date or text", _TIME_TYPES)
+            time_name, form = schema.names[time], _parquet_time_form(path, schema.field(time))
+        readers.append(
+            ParquetReader(path, schema.names[user], schema.names[item], time_name, form, extras)
+        )
+    if len({reader.extra_types for reader in readers}) > 1:
+        raise UserError(
+            "the columns of --context-features should have the same types in all --input files. "
+            "Convert them."
+        )
     if len({reader.time and reader.type_of(reader.time) for reader in readers}) > 1:
         raise UserError(
             "the time columns of the --input files should all have the same type. Convert them."
         )
     return Source(readers)
+
+
+def check_id_type(path: Path, field: pa.Field) -> None:
+    """Checks that a Parquet column may hold ids.
+
+    Raises:
+      UserError: it may not.
+    """
+    _check_type(path, field, "text or an integer", _ID_TYPES)
+
+
+def parquet_extras(
+    path: Path, names: Sequence[str], schema: pa.Schema, option: str
+) -> tuple[str, ...]:
+    """The further columns of a Parquet file, which have to exist and to have a usable type.
+
+    Raises:
+      UserError: a column is not in the file, or its values cannot be features.
+    """
+    for name in names:
+        field = schema.field(find_column(path, name, schema.names, True, option))
+        _check_type(path, field, "text, a number, a time, or a list of texts", (can_be_extra,))
+    return tuple(names)
 
 
 def _check_type(

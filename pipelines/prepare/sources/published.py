@@ -12,16 +12,25 @@ from .columns import HEAD_LINES, delimited, first_record, split_or_empty
 
 
 def open_sequences(options: SourceOptions) -> Source:
-    """Opens a file with one user per line and spaces between the items."""
+    """Opens a file with one user per line and spaces between the items.
+
+    The line number is the user's id; with the user column 1, a line begins with the id.
+    """
     files = input_files(options)
     for path in files:
         text_files.head(path, 1)
-    if len(files) > 1:
+    if options.user_column not in (None, "1"):
+        raise UserError(
+            "--user-column should be 1 for --source sequences, if its lines begin with the user's "
+            f"id, and left out otherwise. Received: {options.user_column!r}."
+        )
+    has_user = options.user_column is not None
+    if len(files) > 1 and not has_user:
         raise UserError(
             "--source sequences takes exactly one --input, since the line number is the user's id. "
             f"Received: {len(files)}. Concatenate the files."
         )
-    return Source([SequenceReader(path) for path in files])
+    return Source([SequenceReader(path, has_user) for path in files])
 
 
 def open_amazon_reviews(options: SourceOptions) -> Source:

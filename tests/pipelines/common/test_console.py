@@ -83,6 +83,7 @@ tf.get_logger().error("an error of TensorFlow's")
 """
 
 
+@pytest.mark.slow
 def test_tensorflow_is_quiet_but_for_its_errors():
     loud = python("import sys\n" + SESSION)
     assert loud.returncode == 0, loud.stderr

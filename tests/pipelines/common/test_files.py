@@ -1,6 +1,7 @@
 """Folders that are complete or absent."""
 
 import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -60,7 +61,8 @@ def test_existing_folder_needs_overwrite(tmp_path):
     out.mkdir()
     with files.atomic_folder(out) as folder:  # Empty: nothing to lose.
         (folder / "x").write_text("1")
-    with pytest.raises(UserError, match="--overwrite"):
+    # Not every step has an option to overwrite.
+    with pytest.raises(UserError, match="Run the same command again"):
         with files.atomic_folder(out):
             raise AssertionError("must not get here")
     with pytest.raises(UserError, match="a file has that name"):
@@ -184,3 +186,46 @@ def test_a_lock_is_held_by_one(tmp_path):
 def test_the_hash_of_a_value_does_not_depend_on_the_order_of_its_keys():
     assert files.json_sha256({"a": 1, "b": 2}) == files.json_sha256({"b": 2, "a": 1})
     assert files.json_sha256({"a": 1}) != files.json_sha256({"a": 2})
+
+
+def test_a_link_under_a_temporary_name_is_not_followed(tmp_path, monkeypatch):
+    """Somebody who can write to the folder waits for us with a link to a file of ours."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in (f".tmp-x.json-{os.getpid()}", ".lock"):
+        (out / name).symlink_to(victim)
+    files.write_json(out / "x.json", {})
+    with pytest.raises(OSError), files.locked_file(out / ".lock"):
+        raise AssertionError("must not get here")
+    assert victim.read_text() == "precious"
+    seen = set()
+    for _ in range(3):
+        with files.atomic_file(out / "y") as temporary:
+            seen.add(temporary.name)
+    assert len(seen) == 3
+
+
+def test_a_new_file_has_the_usual_permissions(tmp_path):
+    files.replace_file(tmp_path / "out", b"x")
+    (tmp_path / "usual").touch()
+    assert (tmp_path / "out").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+def test_a_full_disk_names_what_was_to_be_written(tmp_path):
+    for write in (files.atomic_file, files.atomic_folder):
+        with pytest.raises(OSError) as caught, write(tmp_path / "out"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        assert caught.value.filename == str(tmp_path / "out")
+
+
+def test_a_missing_key_names_the_file(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text('{"a": [{"b": 1}]}')
+    value = files.read_json(path, dict)
+    assert value["a"][0]["b"] == 1
+    with pytest.raises(UserError, match=r"x.json has no `c`"):
+        value["a"][0]["c"]
+    with pytest.raises(UserError, match=r"x.json should hold a list. Received: Record"):
+        files.read_json(path, list)

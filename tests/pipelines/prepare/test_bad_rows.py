@@ -258,3 +258,63 @@ def test_missing_files(tmp_path, capsys):
     write(tmp_path / "x.parquet", "no parquet")
     assert prepare("--source", "parquet", "--input", tmp_path / "x.parquet", "--out", out) == 2
     assert "not a Parquet file" in capsys.readouterr().err
+
+
+def _flipped(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+GZIP_DAMAGE = {
+    "the checksum": lambda packed: _flipped(packed, -6),
+    "the length": lambda packed: _flipped(packed, -2),
+    "a bit of the data": lambda packed: _flipped(packed, len(packed) // 2),
+    "the last byte": lambda packed: packed[:-1],
+    "a reserved flag": lambda packed: packed[:3] + b"\x80" + packed[4:],
+    "something after the end": lambda packed: packed + b"more",
+    "a second file that is cut off": lambda packed: packed + gzip.compress(b"x")[:-3],
+}
+
+
+@pytest.mark.parametrize("damage", GZIP_DAMAGE)
+@pytest.mark.parametrize("source", ["csv", "amazon-reviews", "sequences"])
+def test_a_gzip_file_is_read_to_the_end_of_its_checks(tmp_path, capsys, source, damage):
+    """As ``gzip -t`` does; DuckDB alone reads most of these."""
+    texts = {
+        "csv": HEADER + "".join(f"{u},{i},{t}\n" for u, i, t in LOG),
+        "amazon-reviews": "".join(
+            json.dumps({"reviewerID": u, "asin": i, "unixReviewTime": t}) + "\n" for u, i, t in LOG
+        ),
+        "sequences": "x y z x\n" * 9,
+    }
+    path = tmp_path / "x.gz"
+    path.write_bytes(GZIP_DAMAGE[damage](gzip.compress(texts[source].encode(), mtime=0)))
+    arguments = ("--source", source, "--input", path, "--out", tmp_path / "out", *KEEP_ALL)
+    assert prepare(*arguments, "--max-bad-rows", 1000) == 2
+    assert f"{path} is a damaged gzip file" in capsys.readouterr().err
+
+
+def test_gzip_files_one_after_the_other_and_zeros_at_the_end(tmp_path):
+    rows = [f"{u},{i},{t}\n" for u, i, t in LOG]
+    path = tmp_path / "x.gz"
+    parts = [HEADER, *rows[:5]], rows[5:]
+    path.write_bytes(b"".join(gzip.compress("".join(part).encode()) for part in parts) + b"\0" * 99)
+    out = tmp_path / "out"
+    assert prepare("--source", "csv", "--input", path, "--out", out, *KEEP_ALL) == 0
+    assert PreparedData.load(out).manifest["statistics"]["rows"] == len(LOG)
+
+
+@pytest.mark.parametrize("checksums", [True, False])
+def test_a_damaged_parquet_file_is_named(tmp_path, capsys, checksums):
+    path = tmp_path / "x.parquet"
+    users, items, times = zip(*(LOG * 50))
+    table = pa.table({"user": users, "item": items, "time": times})
+    options = {"compression": "none" if checksums else "snappy", "use_dictionary": False}
+    pq.write_table(table, path, write_page_checksum=checksums, write_statistics=False, **options)
+    content = path.read_bytes()
+    # Without checksums, a stretch of nonsense is what Snappy notices.
+    damaged = _flipped(content, 300) if checksums else content[:60] + b"\xff" * 40 + content[100:]
+    path.write_bytes(damaged)
+    out = tmp_path / "out"
+    words = ("--source", "parquet", "--input", path, "--out", out, "--max-bad-rows", 10**6)
+    assert prepare(*words, *KEEP_ALL) == 2
+    assert f"{path} is a damaged Parquet file" in capsys.readouterr().err

@@ -223,27 +223,46 @@ def test_taobao_filters_at_20_by_default(tmp_path):
     assert content(tmp_path / "out") == oracle.prepare(log, min_item_count=20, min_user_count=20)
 
 
-def write_tfds(folder, log):
+def write_tfds(folder, log, side_features=False):
     """A data set in the format of tensorflow-datasets, with the features of MovieLens."""
     import tensorflow_datasets as tfds
 
-    class Tiny(tfds.core.GeneratorBasedBuilder):
+    # Registered, the name would be taken for the next test of this process.
+    class Tiny(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         VERSION = tfds.core.Version("1.0.0")
 
         def _info(self):
             text, number = tfds.features.Text(), tfds.features.Scalar(np.int64)
-            return self.dataset_info_from_configs(
-                features=tfds.features.FeaturesDict(
-                    {"user_id": text, "movie_id": text, "timestamp": number}
-                )
-            )
+            features = {"user_id": text, "movie_id": text, "timestamp": number}
+            if side_features:
+                genre = tfds.features.ClassLabel(names=["Action", "Comedy", "Drama"])
+                features |= {
+                    "movie_genres": tfds.features.Sequence(genre),
+                    "movie_title": text,
+                    "user_gender": tfds.features.Scalar(np.bool_),
+                    "bucketized_user_age": tfds.features.Scalar(np.float32),
+                    "user_occupation_label": tfds.features.ClassLabel(names=["artist", "doctor"]),
+                    "user_rating": tfds.features.Scalar(np.float32),
+                }
+            return self.dataset_info_from_configs(features=tfds.features.FeaturesDict(features))
 
         def _split_generators(self, dl_manager):
             return {"train": self._generate_examples()}
 
         def _generate_examples(self):
             for place, (user, item, time) in enumerate(log):
-                yield place, {"user_id": user, "movie_id": item, "timestamp": time}
+                row = {"user_id": user, "movie_id": item, "timestamp": time}
+                if side_features:
+                    user_number, item_number = int(user[1:]), int(item[1:-1])
+                    row |= {
+                        "movie_genres": list(range(item_number % 3, 3)),
+                        "movie_title": f"film {item}",
+                        "user_gender": user_number % 2 == 1,
+                        "bucketized_user_age": 18.0 + user_number % 3,
+                        "user_occupation_label": user_number % 2,
+                        "user_rating": 4.5,
+                    }
+                yield place, row
 
     Tiny(data_dir=str(folder)).download_and_prepare()
 
@@ -367,7 +386,7 @@ def test_presplit_with_valid(tmp_path, header):
 def test_presplit_without_valid_holds_out_a_share_by_seed(tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
-    sizes = {user: 4 + 3 * user for user in range(12)}
+    sizes = {0: 1, **{user: 2 + 3 * user for user in range(1, 12)}}
     train = [(user, item) for user, size in sizes.items() for item in range(size)]
     write(folder / "train.txt", text_of(train, " ", (0, 1)))
     write(folder / "test.txt", text_of([(user, 99) for user in sizes], " ", (0, 1)))
@@ -397,11 +416,12 @@ def test_presplit_without_valid_holds_out_a_share_by_seed(tmp_path):
         }
         for user, items, length in found["valid"] + found["test"]:
             assert items[:length] == known[user]
+        # The published rule; the only pair of user 0 is kept for training.
         assert {int(user): len(items) for user, items in held[seed].items()} == {
-            user: int(0.2 * size + 0.5) for user, size in sizes.items()
+            user: max(size // 5, 1) for user, size in sizes.items() if user
         }
         assert all(
-            len(known[str(user)]) + len(held[seed][str(user)]) == size
+            len(known[str(user)]) + len(held[seed].get(str(user), [])) == size
             for user, size in sizes.items()
         )
     assert held[0] != held[1]

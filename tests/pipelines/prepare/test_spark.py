@@ -3,16 +3,19 @@
 import gzip
 import importlib.util
 import json
+import random
 import shutil
-import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from pipelines.prepare.rows import bad_rows
+from pipelines.prepare.rows.values import INTEGER
+from tests.pipelines.prepare import test_features as side
 from tests.pipelines.prepare.test_bad_rows import BAD_LINES
 from tests.pipelines.prepare.test_prepare import content, make_log, prepare, write_csv
+from tests.support import odd_rows
 from tests.support import prepare_oracle as oracle
 
 pytestmark = [
@@ -71,7 +74,7 @@ def manifest(folder):
     }
 
 
-def compare(tmp_path, *arguments):
+def compare(tmp_path, *arguments, num_files=14):
     """Runs both engines; the results must be the same in every byte."""
     folders = {}
     for engine in ("duckdb", "spark"):
@@ -82,7 +85,7 @@ def compare(tmp_path, *arguments):
         command = [*arguments, "--out", folders[engine], "--overwrite"]
         assert prepare(*command, "--engine", engine, *settings) == 0
     one, other = map(files, folders.values())
-    assert one.keys() == other.keys() and len(one) == 14
+    assert one.keys() == other.keys() and len(one) == num_files
     assert not [name for name in one if name != "manifest.json" and one[name] != other[name]]
     one, other = map(manifest, folders.values())
     assert one == other
@@ -94,6 +97,8 @@ def compare(tmp_path, *arguments):
 OPTIONS = {
     "dedup and core": ["--dedup", "--core", "--min-item-count", 6, "--min-user-count", 8],
     "seed and shares": ["--seed", 9, "--split", "5:3:2", "--history-share", 0.29],
+    "leave-one-out": ["--split", "leave-one-out", "--drop-repeated-targets"],
+    "time by shares": [*KEEP_ALL, "--split", "time", "--drop-cold-targets"],
 }
 
 
@@ -103,6 +108,46 @@ def test_a_log_with_ties_and_other_alphabets(tmp_path, case):
     log = [(f"{'uŭ😀ｚ'[int(user[1:]) % 4]}{user}", item, time) for user, item, time in make_log()]
     path = write_csv(tmp_path / "events.csv", log)
     compare(tmp_path, "--source", "csv", "--input", path, *OPTIONS[case])
+
+
+SIDE_FEATURES = {
+    "csv": ["--hold-out-items", 0.1],
+    "csv with bad rows": ["--max-bad-rows", 4, "--dedup"],
+    "parquet": ["--split", "leave-one-out", "--drop-repeated-targets"],
+}
+
+
+@pytest.mark.parametrize("case", SIDE_FEATURES)
+def test_side_features_of_every_kind(tmp_path, case):
+    options = side.write_all(tmp_path)
+    log = side.log_with_columns()
+    if case == "csv with bad rows":
+        for name in ("log", "items", "users"):
+            with open(tmp_path / f"{name}.csv", "ab") as file:
+                file.write(b"only one column\n")
+        with open(tmp_path / "log.csv", "ab") as file:
+            # A context over two lines, and one that is not UTF-8.
+            file.write(b'u1,i1\xc3\xa9,7,"a\r\nb",0001,2020-01-01\nu1,i1\xc3\xa9,8,\xff,2,\n')
+    elif case == "parquet":
+        path = side.as_parquet(tmp_path / "log.parquet", side.HEADER, log)
+        options = ["--source", "parquet", "--input", path, *options[4:]]
+    out = compare(tmp_path, *options, *side.FEATURES, *SIDE_FEATURES[case], num_files=43)
+    features = manifest(out)["features"]
+    assert [len(features[of]) for of in ("item", "user", "context")] == [5, 2, 4]
+    assert manifest(out)["statistics"]["side_tables"].keys() == {"item", "user"}
+
+
+def test_dates_cut_milliseconds_where_they_cut_them_in_duckdb(tmp_path):
+    users, items, times = zip(*make_log())
+    table = {"user": users, "item": items, "time": pa.array([10**8 * time for time in times])}
+    table["time"] = table["time"].cast(pa.timestamp("ms"))
+    pq.write_table(pa.table(table), tmp_path / "log.parquet")
+    command = ["--source", "parquet", "--input", tmp_path / "log.parquet", *KEEP_ALL]
+    # The log has 500 times, from the first of January 1970 on, of 100,000 seconds each.
+    out = compare(tmp_path, *command, "--split", "time", "--split-at", "1971-03-01", "1971-06-01")
+    statistics = manifest(out)["statistics"]["splits"]
+    num_earlier = sum(10**8 * time < 424 * 86_400_000 for time in times)
+    assert statistics["train"]["interactions"] == num_earlier
 
 
 def test_the_result_is_that_of_the_oracle(tmp_path):
@@ -187,8 +232,6 @@ def test_several_files_plain_and_packed_are_one_log(tmp_path):
     ids=["dates", "odd dates", "nanoseconds"],
 )
 def test_times_in_many_forms(tmp_path, write_time):
-    if sys.version_info < (3, 11) and "T" in write_time(2)[:9]:
-        pytest.skip("Python 3.10 reads fewer forms of dates")
     log = [(user, item, write_time(time)) for user, item, time in make_log(600, 30, 40)]
     path = write_csv(tmp_path / "x.csv", log)
     compare(tmp_path, "--source", "csv", "--input", path)
@@ -224,7 +267,7 @@ def test_json_lines(tmp_path):
         lines.insert(100 * place, line)
     path = tmp_path / "reviews.json.gz"
     path.write_bytes(gzip.compress(b"\n".join(lines)))
-    compare(tmp_path, "--source", "amazon-reviews", "--input", path, "--max-bad-rows", 8)
+    compare(tmp_path, "--source", "amazon-reviews", "--input", path, "--max-bad-rows", 9)
 
 
 def test_published_forms(tmp_path):
@@ -369,3 +412,40 @@ for master in ("spark://127.0.0.1:9", "nonsense://x", "local[1]"):
     assert "did not start" in wrong and "--spark-master nonsense://x" in wrong
     assert "0 local[1]" in done and "[5/5] writing" in done
     assert content(tmp_path / "out") == oracle.prepare(make_log(900))
+
+
+@pytest.mark.parametrize("source", ["csv", "amazon-reviews", "parquet"])
+def test_thousands_of_odd_rows(tmp_path, source):
+    """Rows that one reader might take for good and another for bad, among many good ones."""
+    draw = random.Random(source)
+    path = tmp_path / "odd"
+    if source == "csv":
+        good = [f"{u},{i},{t}\n".encode() for u, i, t in make_log()]
+        rows = [*good, *odd_rows.csv_lines(draw, 3_000, INTEGER)]
+        draw.shuffle(rows)
+        path.write_bytes(b"user,item,time\n" + b"".join(rows))
+    elif source == "amazon-reviews":
+        names = {"user": "reviewerID", "item": "asin", "time": "unixReviewTime"}
+        good = [json.dumps(dict(zip(names.values(), row))).encode() + b"\n" for row in make_log()]
+        odd = odd_rows.json_lines(draw, 3_000)
+        for name, key in names.items():
+            odd = [line.replace(f'"{name}"'.encode(), f'"{key}"'.encode()) for line in odd]
+        rows = [*good, *odd]
+        draw.shuffle(rows)
+        path.write_bytes(b"".join(rows))
+    else:
+        values = [*odd_rows.IDS, *odd_rows.BAD_IDS, None]
+        log = [(user, item, str(time)) for user, item, time in make_log()]
+        times = [*odd_rows.TIMES, *odd_rows.odd_times(draw, 1_000), None]
+        log += [
+            (draw.choice(values), draw.choice(values), draw.choice(times)) for _ in range(3_000)
+        ]
+        draw.shuffle(log)
+        users, items, stamps = zip(*log)
+        table = {"user": users, "item": items, "time": stamps}
+        pq.write_table(
+            pa.table({name: pa.array(v, pa.string()) for name, v in table.items()}), path
+        )
+    words = ("--source", source, "--input", path, "--max-bad-rows", 10_000, *KEEP_ALL)
+    found = manifest(compare(tmp_path, *words))["statistics"]
+    assert found["bad_rows"] > 300 and found["rows"] > len(make_log()) + 300

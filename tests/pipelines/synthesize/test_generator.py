@@ -152,3 +152,49 @@ def test_step_writes_csv_and_parquet_alike(tmp_path, capsys):
     assert "--overwrite" in capsys.readouterr().err
     assert main(["synthesize", "--out", str(tmp_path / "x.txt")]) == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "x.parquet"]
+
+
+def test_side_features_tell_something_of_what_users_choose(log):
+    users, items, _ = log
+    config = generator.SyntheticConfig()
+    found = generator.make_item_features(config)
+    [people] = generator.make_user_features(config)
+    assert people.users.tolist() == list(range(4_000))
+    genres = found.genres[items]
+    own = (genres == people.segments[users]).mean()
+    chance = (genres == np.random.default_rng(0).permutation(people.segments)[users]).mean()
+    assert own > 3 * chance
+    # The next item of a user often has the genre of the one before.
+    order = np.argsort(users, kind="stable")
+    same_user = np.diff(users[order]) == 0
+    assert (np.diff(genres[order])[same_user] == 0).mean() > 0.4
+    catalogue = generator.make_catalogue(config)
+    vectors = catalogue.vectors[np.argsort(catalogue.public_ids)]
+    assert np.corrcoef(np.log(found.prices), vectors[:, 0])[0, 1] > 0.9
+    np.testing.assert_array_equal(found.tags, vectors > 0)
+    assert found.released.max() < log[2].min()
+    assert np.corrcoef(people.ages, people.segments)[0, 1] > 0.8
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_tables_beside_the_log_are_what_prepare_reads(tmp_path, capsys, ending):
+    log, items, users = (tmp_path / f"{name}.{ending}" for name in ("log", "items", "users"))
+    command = ["synthesize", "--out", log, "--users", 90, "--items", 60, "--overwrite"]
+    command += ["--item-table", items, "--user-table", users]
+    for _ in range(2):
+        assert main(list(map(str, command))) == 0
+    command = ["prepare", "--source", ending, "--input", log, "--out", tmp_path / "out"]
+    command += ["--items", items, "--item-features", "genre,price,tags,released:age"]
+    command += ["--users", users, "--user-features", "segment,age"]
+    assert main(list(map(str, command))) == 0
+    data = PreparedData.load(tmp_path / "out")
+    kinds = {name: spec.kind for name, spec in data.features("item").items()}
+    assert kinds == {"genre": "category", "price": "number", "tags": "tags", "released": "age"}
+    assert [spec.kind for spec in data.features("user").values()] == ["category", "category"]
+    entries = data.manifest["statistics"]["side_tables"].values()
+    assert not any(entry.get("items_without_a_row") for entry in entries)
+    items.write_text("mine\n")
+    command = ["synthesize", "--out", tmp_path / "new.csv", "--item-table", items, "--overwrite"]
+    assert main(list(map(str, command))) == 2
+    assert "was not written by synthesize" in capsys.readouterr().err
+    assert items.read_text() == "mine\n" and not (tmp_path / "new.csv").exists()

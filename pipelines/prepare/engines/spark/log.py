@@ -14,6 +14,7 @@ import dataclasses
 import heapq
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from ...rows import text_files
 from ...rows.bad_rows import BadRows
 from ...rows.careful import CleanLog, are_dates
 from ...rows.parquet import ParquetReader
-from ...rows.readers import DelimitedReader, JsonReader, Reader, Row, TextReader
-from ..base import Note
+from ...rows.readers import DelimitedReader, JsonReader, Reader, Row, TextReader, extra_names
+from ..base import Note, sql_extra
 from . import rows as spark_rows
 from .tables import SparkTables, url
 
@@ -48,22 +49,29 @@ def read_raw(
         _Group(engine, number, members, inputs, dates)
         for number, members in enumerate(_alike(readers))
     ]
-    try:
-        for group in groups:
-            group.read(note)
-    except Py4JError:
-        for reader in readers:
-            text_files.check_gzip(reader.path)
-        raise
+    with ThreadPoolExecutor() as threads:
+        # Java's readers do not notice all that is wrong with a gzip file.
+        checks = [threads.submit(reader.check) for reader in readers if _is_gzip(reader)]
+        try:
+            for group in groups:
+                group.read(note)
+        except Py4JError:
+            for reader in readers:
+                reader.check()
+            raise
+        for check in checks:
+            check.result()
     clean = engine.folder / "clean.parquet"
     doubtful = heapq.merge(*(group.doubtful() for group in groups), key=lambda row: row[:2])
-    with CleanLog(clean, dates, bad_rows) as log:
+    held = readers[0].extra_types
+    extras = extra_names(len(held))
+    with CleanLog(clean, dates, bad_rows, len(extras)) as log:
         _look_closer(readers, doubtful, log, bad_rows)
     bad_rows.check(max_bad_rows)
     whole = log.all_integers and not any(group.num_fractions for group in groups)
     time = f"CAST(time AS {'BIGINT' if whole else 'DOUBLE'}) AS time"
     rows = engine.session.read.parquet(url(clean)).selectExpr(
-        '"user"', "item", "part", time, '"row"'
+        '"user"', "item", "part", time, '"row"', *map(_spark_extra, extras, held)
     )
     for group in groups:
         rows = rows.unionByName(group.good(whole))
@@ -78,7 +86,8 @@ def _alike(readers: Sequence[Reader]) -> list[dict[int, Reader]]:
         if isinstance(reader, (DelimitedReader, JsonReader)):
             key: object = dataclasses.replace(reader, path=Path(), time_form="")
         elif isinstance(reader, ParquetReader):
-            names = [reader.user, reader.item, *([reader.time] if reader.time else [])]
+            times = [reader.time] if reader.time else []
+            names = [reader.user, reader.item, *times, *reader.extras]
             key = tuple((name, str(reader.type_of(name))) for name in names)
         else:
             continue
@@ -145,9 +154,10 @@ class _Group:
     def good(self, whole: bool) -> DataFrame:
         """The rows that are certainly good."""
         time = "whole" if whole else "coalesce(fraction, CAST(whole AS DOUBLE)) + 0D"
+        extras = "".join(f", {name}" for name in extra_names(len(self._first.extra_types)))
         return self._engine.session.sql(f"""
             SELECT "user", item, CAST(part AS TINYINT) AS part, {time} AS time,
-                file * {LINES_PER_FILE}L + line AS "row"
+                file * {LINES_PER_FILE}L + line AS "row"{extras}
             FROM {self._view} ANTI JOIN {self._after_quote} USING (file, line)
             WHERE plain AND NOT is_head""")
 
@@ -188,6 +198,14 @@ class _Group:
             """).createOrReplaceTempView(self._view)
 
 
+def _spark_extra(name: str, held: str) -> str:
+    return sql_extra(name, held).replace("VARCHAR", "STRING")
+
+
+def _is_gzip(reader: Reader) -> bool:
+    return not isinstance(reader, ParquetReader) and text_files.is_gzip(reader.path)
+
+
 def _head(reader: Reader) -> int:
     """The number of lines that are always read in Python."""
     return max(1, reader.header_lines) if isinstance(reader, (DelimitedReader, JsonReader)) else 0
@@ -212,7 +230,7 @@ def _rows_of(
     start = number * LINES_PER_FILE
     if isinstance(reader, ParquetReader):
         for _, line, values in doubtful:
-            values = values if reader.time else values[:2]
+            values = values if reader.time else [*values[:2], *values[3:]]
             yield from ((start + line, row) for row in reader.parse(line, values, bad_rows))
     elif isinstance(reader, (DelimitedReader, JsonReader)):
         head = enumerate(itertools.islice(text_files.read_lines(reader.path), _head(reader)), 1)

@@ -2,9 +2,10 @@
 
 Columns: file (its number), user, item, part, whole (the time if it is an integer), fraction (the
 time if it is not), plain (whether the row is certainly good; NULL for a blank line), raw (bytes of
-the line, or of the values of user, item and time; only if they are needed), open (whether the
-record may continue on the next line), block (start of the part of the file that a task has read)
-and serial (a number that grows by 1 from row to row in the block).
+the line, or of the values of user, item, time and further columns; only if they are needed), open
+(whether the record may continue on the next line), block (start of the part of the file that a
+task has read), serial (a number that grows by 1 from row to row in the block) and the further
+columns x0, x1, ...
 """
 
 from __future__ import annotations
@@ -19,19 +20,25 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
-from ...rows.parquet import ParquetReader, is_binary
-from ...rows.readers import UNWANTED, DelimitedReader, JsonReader
+from ...rows.parquet import LIST_SEPARATOR, ParquetReader, is_binary, is_list
+from ...rows.readers import (
+    DAYS,
+    MICROSECONDS,
+    REAL,
+    TEXT,
+    UNWANTED,
+    DelimitedReader,
+    JsonReader,
+    extra_names,
+)
+from ...rows.values import PLAIN_DATE, PLAIN_DECIMAL, PLAIN_INTEGER
 
 # Java's regular expressions use stack space for every quote, so Python parses longer lines.
 MAX_QUOTES = 1000
 
 _CONTROL = r"[\x00-\x1f\x7f]"
-_INTEGER = r"^[+-]?[0-9]+\z"
-_DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\z"
-# The forms that all supported versions of Python and Spark read in the same way.
-_DATE = (
-    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
-    r"([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.([0-9]{3}|[0-9]{6}))?)?(Z|[+-][0-9]{2}:[0-9]{2})?)?\z"
+_INTEGER, _DECIMAL, _DATE = (
+    rf"^(?:{pattern})\z" for pattern in (PLAIN_INTEGER, PLAIN_DECIMAL, PLAIN_DATE)
 )
 
 _JSON_OPTIONS = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
@@ -81,6 +88,7 @@ def text(
         plain.alias("plain"),
         (is_open if isinstance(reader, DelimitedReader) else sf.lit(False)).alias("open"),
         (raw if keep_all else sf.when(~plain, raw)).alias("raw"),
+        *extra_names(len(reader.extra_types)),
     )
 
 
@@ -124,6 +132,10 @@ def _delimited(lines: DataFrame, reader: DelimitedReader, dates: bool) -> DataFr
         whole.alias("whole"),
         fraction.alias("fraction"),
         (sf.col("complete") & good).alias("plain"),
+        *(
+            column(index).alias(name)
+            for index, name in zip(reader.extras, extra_names(len(reader.extras)))
+        ),
     )
 
 
@@ -144,6 +156,9 @@ def _json(lines: DataFrame, reader: JsonReader) -> DataFrame:
         & timed
         & time.rlike(_INTEGER)
     )
+    for key in reader.keys:
+        # Of equal keys, Python takes the last.
+        plain = plain & (sf.size(sf.split(line, f'"{re.escape(key)}"')) == 2)
     for key in (reader.user, reader.item):
         # Python converts numbers in place of text, and surrogates.
         plain = plain & line.rlike(rf'"{re.escape(key)}"\s*:\s*"')
@@ -175,21 +190,30 @@ def parquet(
     if reader.time is not None:
         time, kind = _column(reader.time), reader.type_of(reader.time)
         if pa.types.is_timestamp(kind) and kind.unit != "ns":
-            time = sf.unix_micros(time.cast("timestamp"))
+            time = time.cast("timestamp")
+            time = sf.unix_micros(time) if kind.unit == "us" else sf.unix_millis(time)
         elif pa.types.is_date(kind):
             time = sf.unix_date(time)
         if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
             whole = time.try_cast("bigint")
             timed = whole.isNotNull()
-        elif pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        elif pa.types.is_floating(kind):
             fraction = time.cast("double")
             timed = _is_finite(fraction)
         else:
             whole, fraction, timed = _time(time.cast("string"), dates)
             timed = timed & sf.is_valid_utf8(time.cast("string"))
     raw.append(time.cast("string").cast("binary"))
+    extras = []
+    are_valid = timed
+    for name, held in zip(reader.extras, reader.extra_types):
+        extra = _extra(_column(name), held, reader.type_of(name))
+        if held == TEXT:
+            are_valid = are_valid & sf.coalesce(sf.is_valid_utf8(extra), sf.lit(True))
+        raw.append(extra.cast("string").cast("binary"))
+        extras.append(extra)
     plain = _is_true(
-        reduce(and_, [_is_id(column) & sf.is_valid_utf8(column) for column in ids], timed)
+        reduce(and_, [_is_id(column) & sf.is_valid_utf8(column) for column in ids], are_valid)
     )
     return session.read.parquet(*paths).select(
         _file_number().alias("file"),
@@ -203,7 +227,18 @@ def parquet(
         plain.alias("plain"),
         sf.lit(False).alias("open"),
         sf.when(~plain, sf.array(*raw)).alias("raw"),
+        *(extra.alias(name) for extra, name in zip(extras, extra_names(len(extras)))),
     )
+
+
+def _extra(column: Column, held: str, kind: pa.DataType) -> Column:
+    if is_list(kind):
+        return sf.array_join(column.cast("array<string>"), LIST_SEPARATOR)
+    if held == MICROSECONDS:
+        return sf.unix_micros(column.cast("timestamp"))
+    if held == DAYS:
+        column = sf.unix_date(column)
+    return column.cast({TEXT: "string", REAL: "double"}.get(held, "bigint"))
 
 
 def _as_bytes(column: Column, kind: pa.DataType) -> Column:
@@ -241,6 +276,6 @@ def _time(written: Column, dates: bool) -> tuple[Column, Column, Column]:
         whole = sf.unix_micros(sf.when(written.rlike(_DATE), written).try_cast("timestamp"))
         return whole, nothing, whole.isNotNull()
     whole = sf.when(written.rlike(_INTEGER), written).try_cast("bigint")
-    is_decimal = ~written.rlike(_INTEGER) & written.rlike(_DECIMAL)
+    is_decimal = written.rlike(_DECIMAL) & written.rlike("[.eE]")
     fraction = sf.when(is_decimal, written).try_cast("double")
     return whole, fraction, whole.isNotNull() | _is_finite(fraction)

@@ -117,6 +117,8 @@ def _own_session(session: SparkSession, options: SparkOptions) -> SparkSession:
         # The other settings are applied when Spark starts.
         if own.conf.isModifiable(name):
             own.conf.set(name, text)
+    # A setting of the Parquet reader, which Spark passes on without knowing it.
+    own.conf.set("parquet.page.verify-checksum.enabled", "true")
     return own
 
 
