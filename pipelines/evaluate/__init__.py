@@ -6,6 +6,7 @@ Writes into the folder of the run: ``recall.json``, ``report.md`` and ``recall_c
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,23 @@ from ..data.batches import EvaluationInput
 from ..data.prepared import PreparedData
 from ..errors import UserError
 from ..runs import distribution, losses
-from ..runs.folder import Run, configure, exclusive
-from ..runs.ranks import evaluation_users, pairs_of, ranks_by_chance, trained_ranks
+from ..runs.folder import Run, open_run
+from ..runs.ranks import (
+    evaluation_users,
+    pairs_of,
+    ranks_by_chance,
+    trained_report,
+    with_validation,
+)
 from ..train.loop import train
 from .report import Contender, draw_recall_curves, markdown, text_table
 
 TRAINED_BASELINES = losses.names("conventional")
-BASELINES = ("popularity", "random", *TRAINED_BASELINES)
+_UNTRAINED = {
+    "popularity": "the items most often chosen in training, for every user",
+    "random": "items in random order",
+}
+BASELINES = (*_UNTRAINED, *TRAINED_BASELINES)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +62,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(off, as in the paper)",
     )
     parser.add_argument(
+        "--exclude-validation",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="with --exclude-history, leave a test user's items of the validation split out as "
+        "well, for data that comes split (off, as in the published tables)",
+    )
+    parser.add_argument(
         "--baselines",
         nargs="*",
         choices=BASELINES,
@@ -64,6 +82,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Evaluates a run."""
     distribution.check_replicas(args.strategy, args.replicas)
+    if args.exclude_validation and (args.split != "test" or not args.exclude_history):
+        raise UserError(
+            "--exclude-validation should come with --split test and --exclude-history. Received: "
+            f"--split {args.split}, history "
+            f"{'excluded' if args.exclude_history else 'not excluded'}. Add --exclude-history."
+        )
     trained = [name for name in args.baselines if name in TRAINED_BASELINES]
     if trained and args.strategy != "none":
         raise UserError(
@@ -78,59 +102,78 @@ def run(args: argparse.Namespace) -> None:
         # No process exits while others are still counting.
         cluster.numbers_of_all(0)
     if cluster.is_chief:
-        _write(evaluated, args, users, contenders)
+        _write(evaluated, args, users, contenders, _cold(data, users, contenders))
+
+
+def _cold(
+    data: PreparedData, users: EvaluationInput, contenders: list[Contender]
+) -> list[Contender]:
+    """The contenders on the targets that no training user has; empty if there are none."""
+    cold = np.asarray(data.item_counts)[users.targets] == 0
+    if not cold.any():
+        return []
+    return [
+        dataclasses.replace(
+            contender,
+            report=summarize_ranks(
+                contender.report.ranks[cold],
+                num_items=data.num_items,
+                user_rows=users.users[cold],
+                cutoffs=contender.report.cutoffs,
+                alpha=contender.report.alpha,
+            ),
+        )
+        for contender in contenders
+    ]
 
 
 def _contenders(
     args: argparse.Namespace, evaluated: Run, data: PreparedData, cluster: distribution.Cluster
 ) -> tuple[list[Contender], EvaluationInput]:
-    """The model and the baselines with their ranks, and the users whose targets were ranked."""
+    """The model and the baselines with their reports, and the users whose targets were ranked."""
     if evaluated.result is None and cluster.is_chief:
         print(f"note: {evaluated.path} is not finished; this is its best validation so far.")
     users = evaluation_users(data, args.split, evaluated.settings)
-    ranks = {"model": trained_ranks(evaluated, data, users, args.exclude_history, cluster)}
-    titles = {"model": evaluated.settings.loss_title}
+    if args.exclude_validation:
+        users = with_validation(users, data)
+    options = {"cutoffs": args.cutoffs, "alpha": evaluated.settings.alpha}
+    model = trained_report(evaluated, data, users, args.exclude_history, cluster, **options)
+    contenders = [Contender("model", evaluated.settings.loss_title, model)]
     for name in dict.fromkeys(args.baselines):
-        if name == "popularity":
-            titles[name] = "the items most often chosen in training, for every user"
-            ranks[name] = popularity_ranks(
-                data.item_counts,
-                users.targets,
-                **pairs_of(users, args.exclude_history),
-                num_queries=len(users.histories),
-            )
-        elif name == "random":
-            titles[name] = "items in random order"
-            ranks[name] = ranks_by_chance(
-                users, data.num_items, args.exclude_history, evaluated.settings.seed
-            )
-        else:
+        if name in TRAINED_BASELINES:
             baseline = _baseline_run(evaluated, data, name)
-            titles[name] = baseline.settings.loss_title
-            ranks[name] = trained_ranks(baseline, data, users, args.exclude_history)
-    contenders = [
-        Contender(
-            name,
-            titles[name],
-            ranks[name],
-            summarize_ranks(
-                ranks[name],
+            title = baseline.settings.loss_title
+            report = trained_report(baseline, data, users, args.exclude_history, **options)
+        else:
+            title = _UNTRAINED[name]
+            report = summarize_ranks(
+                _untrained_ranks(name, evaluated, data, users, args.exclude_history),
                 num_items=data.num_items,
-                cutoffs=args.cutoffs,
                 user_rows=users.users,
-                alpha=evaluated.settings.alpha,
-            ),
-        )
-        for name in ranks
-    ]
+                **options,
+            )
+        contenders.append(Contender(name, title, report))
     return contenders, users
+
+
+def _untrained_ranks(
+    name: str, evaluated: Run, data: PreparedData, users: EvaluationInput, exclude_history: bool
+) -> np.ndarray:
+    """Ranks ``[num_pairs]`` by popularity or by chance."""
+    if name == "random":
+        return ranks_by_chance(users, data.num_items, exclude_history, evaluated.settings.seed)
+    return popularity_ranks(
+        data.item_counts,
+        users.targets,
+        **pairs_of(users, exclude_history),
+        num_queries=len(users.histories),
+    )
 
 
 def _baseline_run(evaluated: Run, data: PreparedData, loss: str) -> Run:
     """The run with another loss, trained now unless it is finished."""
     settings = evaluated.settings.with_loss(loss)
-    baseline = configure(evaluated.path / "baselines" / loss, data, settings, overwrite=False)
-    with exclusive(baseline.path):
+    with open_run(evaluated.path / "baselines" / loss, data, settings) as baseline:
         if baseline.result is None:
             print(f"baseline {loss}: training with the settings of {evaluated.path}")
             train(baseline, data)
@@ -143,22 +186,27 @@ def _write(
     args: argparse.Namespace,
     users: EvaluationInput,
     contenders: list[Contender],
+    cold: list[Contender],
 ) -> None:
     folder = evaluated.path
     title = (
         f"{folder}, {args.split} split: {len(users.targets):,} targets of "
         f"{len(np.unique(users.users)):,} users among {contenders[0].report.num_items:,} items, "
         f"history {'excluded' if args.exclude_history else 'not excluded'}"
+        + (", validation excluded" if args.exclude_validation else "")
     )
     systems: dict[str, Any] = {
         contender.name: {"title": contender.title, **contender.report.as_dict()}
         for contender in contenders
     }
+    for contender in cold:
+        systems[contender.name]["cold_targets"] = contender.report.as_dict()
     write_json(
         folder / "recall.json",
         {
             "split": args.split,
             "exclude_history": args.exclude_history,
+            "exclude_validation": args.exclude_validation,
             "cutoffs": list(contenders[0].report.cutoffs),
             "systems": systems,
             "settings": evaluated.settings.as_dict(),
@@ -170,6 +218,11 @@ def _write(
     replace_file(folder / "report.md", markdown(title, contenders, evaluated).encode())
     print(f"{title}\n")
     print(text_table(contenders))
+    if cold:
+        print(
+            f"\n{cold[0].report.pairs.num:,} of the targets are cold: no training user has them.\n"
+        )
+        print(text_table(cold))
     print(
         f"\nreport: {folder / 'report.md'}, numbers: {folder / 'recall.json'}\n\nNext:\n  "
         + command(

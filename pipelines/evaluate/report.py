@@ -26,13 +26,11 @@ class Contender:
     Attributes:
       name: short name, one word.
       title: description.
-      ranks: ``[num_pairs]``, the ranks of the targets.
-      report: metrics computed from the ranks.
+      report: ranks of the targets, and the metrics that follow from them.
     """
 
     name: str
     title: str
-    ranks: np.ndarray
     report: RankingReport
 
 
@@ -101,8 +99,9 @@ def draw_recall_curves(path: Path, contenders: list[Contender]) -> None:
     num_items = contenders[0].report.num_items
     sizes = np.unique(np.geomspace(1, num_items, 200).astype(np.int64))
     for contender in contenders:
-        found = np.searchsorted(np.sort(contender.ranks), sizes, side="right")
-        axes.plot(sizes, found / len(contender.ranks), label=contender.name)
+        ranks = np.sort(contender.report.ranks)
+        found = np.searchsorted(ranks, sizes, side="right")
+        axes.plot(sizes, found / len(ranks), label=contender.name)
     for cutoff in contenders[0].report.cutoffs:
         if cutoff < num_items:
             axes.axvline(cutoff, color="grey", linestyle=":", linewidth=0.8)

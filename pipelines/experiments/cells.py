@@ -20,6 +20,8 @@ FORMAT = 1
 SHARED_SETTINGS = (
     "tower",
     "dim",
+    "stddev",
+    "item_bias",
     "temperature",
     "batch_size",
     "negatives_per_example",
@@ -30,6 +32,7 @@ SHARED_SETTINGS = (
     "positions",
     "optimizer",
     "learning_rate",
+    "weight_decay",
     "schedule",
     "max_steps",
     "steps_per_epoch",

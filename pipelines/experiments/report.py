@@ -23,14 +23,24 @@ def by_seed(results: Iterable[Result | None]) -> Seeds:
     return {result["seed"]: result for result in results if result and "test" in result}
 
 
+def figures(seeds: Seeds, metric: str, average: str) -> dict[int, float]:
+    """A figure of the test in percent, such as that of recall@20, by seed."""
+    return {seed: 100 * result["test"][average][metric] for seed, result in seeds.items()}
+
+
 def recalls(seeds: Seeds, size: int, average: str) -> dict[int, float]:
     """Test Recall@N in percent, by seed."""
-    return {seed: 100 * result["test"][average][f"recall@{size}"] for seed, result in seeds.items()}
+    return figures(seeds, f"recall@{size}", average)
+
+
+def figure_summary(seeds: Seeds, metric: str, average: str) -> Summary:
+    """Mean and standard error of a figure over the seeds, in percent."""
+    return summarize(list(figures(seeds, metric, average).values()))
 
 
 def recall_summary(seeds: Seeds, size: int, average: str) -> Summary:
     """Mean and standard error over the seeds, in percent."""
-    return summarize(list(recalls(seeds, size, average).values()))
+    return figure_summary(seeds, f"recall@{size}", average)
 
 
 def sizes_of(rows: Rows) -> list[int]:
@@ -65,8 +75,17 @@ def flat_blocks(
 ) -> list[Block]:
     """A row for each loss, a column for each N; then the differences to the reference."""
     sizes = sizes_of(rows)
+    blocks: list[Block] = [_flat_grid(rows, sizes, average, "Recall", published or {})]
+    if reference in rows and len(rows) > 1:
+        blocks += _difference_blocks(rows, sizes, average, reference)
+    return [*blocks, Text("NDCG@N, in percent:"), _flat_grid(rows, sizes, average, "NDCG", {})]
+
+
+def _flat_grid(
+    rows: Rows, sizes: list[int], average: str, metric: str, published: Published
+) -> Grid:
     summaries = {
-        name: {size: recall_summary(seeds, size, average) for size in sizes}
+        name: {size: figure_summary(seeds, f"{metric.lower()}@{size}", average) for size in sizes}
         for name, seeds in rows.items()
     }
     best = {size: max(summary[size].mean for summary in summaries.values()) for size in sizes}
@@ -74,18 +93,15 @@ def flat_blocks(
         [Field(name)]
         + [
             Field(
-                _number(summary[size]),
-                _published((published or {}).get(name, {}).get(size)),
+                number(summary[size]),
+                _published(published.get(name, {}).get(size)),
                 summary[size].mean == best[size],
             )
             for size in sizes
         ]
         for name, summary in summaries.items()
     ]
-    blocks: list[Block] = [Grid(["loss", *(f"Recall@{size}" for size in sizes)], grid)]
-    if reference in rows and len(rows) > 1:
-        blocks += _difference_blocks(rows, sizes, average, reference)
-    return blocks
+    return Grid(["loss", *(f"{metric}@{size}" for size in sizes)], grid)
 
 
 def _difference_blocks(rows: Rows, sizes: list[int], average: str, reference: str) -> list[Block]:
@@ -146,7 +162,7 @@ def grid_blocks(
                 mark = "▲ " if cells[column].mean == best_in_row else ""
                 figure = (published or {}).get(row, {}).get(column, {}).get(size)
                 is_best = cells[column].mean == best
-                line.append(Field(mark + _number(cells[column]), _published(figure), is_best))
+                line.append(Field(mark + number(cells[column]), _published(figure), is_best))
             grid.append(line)
         blocks += [Heading(f"Recall@{size}", 3), Grid(["kernel", *columns], grid)]
     return [Text("▲ marks the best value of a row, bold the best value of the table."), *blocks]
@@ -212,18 +228,21 @@ def summary_json(rows: Rows, average: str, reference: str | None) -> dict[str, A
     summary: dict[str, Any] = {}
     for name, seeds in rows.items():
         summary[name] = {"loss": next(iter(seeds.values()))["loss"], "seeds": sorted(seeds)}
-        for size in sizes_of(rows):
-            values = recalls(seeds, size, average)
-            found = summarize(list(values.values()))
-            entry = {"mean": found.mean, "standard_error": found.standard_error}
-            if reference in rows and name != reference:
-                test = paired_test(values, recalls(rows[reference], size, average))
-                entry["p_value"] = None if test is None else test.p_value
-            summary[name][f"recall@{size}"] = entry
+        for metric in ("recall", "ndcg"):
+            for size in sizes_of(rows):
+                values = figures(seeds, f"{metric}@{size}", average)
+                found = summarize(list(values.values()))
+                entry = {"mean": found.mean, "standard_error": found.standard_error}
+                if reference in rows and name != reference:
+                    others = figures(rows[reference], f"{metric}@{size}", average)
+                    test = paired_test(values, others)
+                    entry["p_value"] = None if test is None else test.p_value
+                summary[name][f"{metric}@{size}"] = entry
     return summary
 
 
-def _number(summary: Summary) -> str:
+def number(summary: Summary) -> str:
+    """A mean with its standard error, for a table."""
     error = "" if summary.standard_error is None else f" ± {summary.standard_error:.2f}"
     return f"{summary.mean:.2f}{error}"
 

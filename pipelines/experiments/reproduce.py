@@ -1,4 +1,4 @@
-"""Step ``reproduce``: the paper's tables and figures, on any prepared data.
+"""Step ``reproduce``: the paper's tables and figures, on any prepared data; and the leaderboard.
 
 ::
 
@@ -20,6 +20,7 @@ from .. import cli
 from ..common.files import write_json
 from ..common.page import Block, Heading, Picture, Text, write_page
 from ..data.prepared import PreparedData
+from ..errors import UserError
 from ..runs.settings import TrainSettings, add_shared_settings, shared_settings
 from . import pictures, report
 from .cells import SHARED_SETTINGS, Cell, data_defaults, experiment_folder, seed_by_seed
@@ -35,6 +36,7 @@ from .paper_tables import (
     paper_table,
     quick,
 )
+from .published_splits import LEADERBOARD, LEADERBOARD_LOSSES, LEADERBOARD_TRIALS, PUBLISHED
 from .runner import Runner
 
 SECONDS_BETWEEN_REPORTS = 300.0
@@ -42,14 +44,20 @@ SECONDS_BETWEEN_REPORTS = 300.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this step."""
-    parser.add_argument("--data", required=True, help="folder of prepared data")
+    parser.add_argument(
+        "--data",
+        required=True,
+        help="folder of prepared data; for the leaderboard, the folder with the folders of the "
+        "data sets as they come",
+    )
     parser.add_argument(
         "--table",
         nargs="+",
-        choices=(*NAMES, "all", SIZES),
+        choices=(*NAMES, "all", SIZES, LEADERBOARD),
         default=["main"],
-        help="tables and figures to reproduce; all stands for all of the paper's, and sizes, which "
-        "is not in the paper, compares --retrieval-size with --alpha (main)",
+        help="tables and figures to reproduce; all stands for all of the paper's. Not in the paper "
+        "are sizes, which compares --retrieval-size with --alpha, and leaderboard, which comes "
+        "alone and tunes losses on splits with published results (main)",
     )
     parser.add_argument("--out", help="folder of the experiment (DATA-reproduce)")
     parser.add_argument(
@@ -58,8 +66,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="data set of the paper whose settings and losses are used (taobao for Taobao data, "
         "books otherwise)",
     )
+    _add_leaderboard_arguments(parser)
     add_common_arguments(parser)
     add_shared_settings(parser, SHARED_SETTINGS)
+
+
+def _add_leaderboard_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("leaderboard")
+    group.add_argument(
+        "--sets",
+        nargs="+",
+        default=list(PUBLISHED),
+        metavar="SET",
+        help=f"data sets, folders in --data; those with published results are "
+        f"{', '.join(PUBLISHED)} ({' '.join(PUBLISHED)})",
+    )
+    group.add_argument(
+        "--losses",
+        nargs="+",
+        default=list(LEADERBOARD_LOSSES),
+        metavar="LOSS",
+        help=f"losses, as in compare ({' '.join(LEADERBOARD_LOSSES)})",
+    )
+    group.add_argument(
+        "--trials",
+        type=cli.positive,
+        default=LEADERBOARD_TRIALS,
+        metavar="N",
+        help="number of trials for each loss (%(default)s)",
+    )
 
 
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,6 +129,16 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Reproduces tables."""
+    if LEADERBOARD in args.table:
+        if set(args.table) != {LEADERBOARD}:
+            raise UserError(
+                f"--table {LEADERBOARD} should come alone, since its data are not prepared. "
+                f"Received: {' '.join(args.table)}. Run the other tables by themselves."
+            )
+        from .leaderboard import run_leaderboard
+
+        run_leaderboard(args, shared_settings(args, SHARED_SETTINGS))
+        return
     data = PreparedData.load(args.data)
     dataset = published_dataset(data.manifest)
     protocol = args.protocol or dataset or "books"

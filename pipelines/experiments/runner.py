@@ -3,6 +3,7 @@
 ::
 
     OUT/results/KEY.json   one finished cell, written atomically
+    OUT/results/KEY.npz    the ranks of its test, if they are kept
     OUT/runs/KEY/          the cell in training: an ordinary run with its checkpoint and log.txt
 
 A process that is killed loses at most the steps since the last checkpoint of the current cell.
@@ -15,19 +16,22 @@ import gc
 import shutil
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
 import tensorflow as tf
 
 from ..common.files import installed_versions, read_json, write_json
+from ..common.ownership import check_outside
 from ..data.prepared import PreparedData
 from ..errors import DivergedError, UserError
-from ..runs.folder import Run, configure, exclusive
+from ..runs.folder import Run, exclusive, open_run
 from ..train.loop import train
 from .cells import Cell
-from .measure import measure_gradient, measure_ranks
+from .measure import figures_by_user, measure_gradient, measure_ranks
 
 Result = dict[str, Any]
 AfterValidation = Callable[[dict[str, Any]], None]
@@ -41,6 +45,7 @@ class Runner:
       data: prepared data that every cell is trained on.
       keep_runs: whether to keep the runs of finished cells, with their weights.
       stream: stream that progress is printed to; stdout by default.
+      keep_ranks: whether to keep the ranks of the test split, for ``by_user``.
     """
 
     def __init__(
@@ -49,12 +54,19 @@ class Runner:
         data: PreparedData,
         keep_runs: bool = False,
         stream: TextIO | None = None,
+        keep_ranks: bool = False,
     ) -> None:
         if folder.exists() and not folder.is_dir():
             raise UserError(f"--out {folder} should be a folder, but a file has that name.")
+        check_outside(folder, {"--data": [data.path]})
+        if folder.is_dir() and any(folder.iterdir()) and not (folder / "results").is_dir():
+            raise UserError(
+                f"--out {folder} exists and is not an experiment. Choose another folder."
+            )
         self.folder = folder
         self.data = data
         self._keep_runs = keep_runs
+        self._keep_ranks = keep_ranks
         self._stream = sys.stdout if stream is None else stream
 
     @contextlib.contextmanager
@@ -69,7 +81,7 @@ class Runner:
     def result(self, cell: Cell) -> Result | None:
         """The result of a cell; None if it is not finished."""
         path = self._result_path(cell)
-        return read_json(path) if path.is_file() else None
+        return read_json(path, dict) if path.is_file() else None
 
     def results(self, cells: Sequence[Cell]) -> list[Result | None]:
         """The results of several cells; None for those that are not finished."""
@@ -102,6 +114,22 @@ class Runner:
                 after()
         return [result for result in self.results(cells) if result is not None]
 
+    def by_user(self, result: Result, size: int) -> dict[str, np.ndarray]:
+        """Test Recall@N and NDCG@N of each user, from the ranks that were kept with a result.
+
+        Raises:
+          UserError: the ranks are missing or damaged.
+        """
+        path = self._ranks_path(result["key"])
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                return figures_by_user(file["ranks"], file["users"], size)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise UserError(
+                f"{path} should hold the ranks of a finished run, but: {error}. Remove "
+                f"{path.with_suffix('.json')}, and run the command again."
+            ) from error
+
     def run_folder(self, cell: Cell) -> Path:
         """The folder that a cell is trained in."""
         return self.folder / "runs" / cell.key(self.data)
@@ -115,7 +143,6 @@ class Runner:
             abandon the cell.
         """
         start = time.monotonic()
-        run = configure(self.run_folder(cell), self.data, cell.settings, overwrite=False)
         result: Result = {
             "name": cell.name,
             "key": cell.key(self.data),
@@ -125,9 +152,10 @@ class Runner:
             "seed": cell.settings.seed,
             "versions": installed_versions(),
         }
-        with open(run.path / "log.txt", "a", encoding="utf-8") as log:
-            with contextlib.redirect_stdout(log):
-                result.update(self._train_and_measure(run, cell.split, after_validation))
+        with open_run(self.run_folder(cell), self.data, cell.settings) as run:
+            with open(run.path / "log.txt", "a", encoding="utf-8") as log:
+                with contextlib.redirect_stdout(log):
+                    result.update(self._train_and_measure(run, cell, after_validation))
         result["wall_seconds"] = round(time.monotonic() - start, 1)
         write_json(self._result_path(cell), result)
         if not self._keep_runs:
@@ -142,7 +170,7 @@ class Runner:
         shutil.rmtree(self.run_folder(cell), ignore_errors=True)
 
     def _train_and_measure(
-        self, run: Run, split: str, after_validation: AfterValidation | None
+        self, run: Run, cell: Cell, after_validation: AfterValidation | None
     ) -> Result:
         try:
             trained = run.result or train(
@@ -150,7 +178,7 @@ class Runner:
             )
         except DivergedError as error:
             return {"failed": str(error)}
-        history = read_json(run.path / "history.json")
+        history = read_json(run.path / "history.json", list)
         found = {
             "best": trained["best"],
             "stopped": trained["stopped"],
@@ -158,13 +186,17 @@ class Runner:
             "seconds": trained["seconds"],
             "history": history,
         }
-        if split == "test":
-            found["test"] = measure_ranks(run, self.data, "test")
+        if cell.split == "test":
+            ranks_file = self._ranks_path(cell.key(self.data)) if self._keep_ranks else None
+            found["test"] = measure_ranks(run, self.data, "test", ranks_file)
             found["gradient"] = measure_gradient(run, self.data)
         return found
 
     def _result_path(self, cell: Cell) -> Path:
         return self.folder / "results" / f"{cell.key(self.data)}.json"
+
+    def _ranks_path(self, key: str) -> Path:
+        return self.folder / "results" / f"{key}.npz"
 
     def _print(self, text: str) -> None:
         print(text, file=self._stream, flush=True)

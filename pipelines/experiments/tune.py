@@ -1,6 +1,7 @@
 """Step ``tune``: searches losses, their settings, temperature and learning rate with Optuna.
 
-Trials that fall behind in validation Recall@N are pruned; the test split is never read.
+Trials that fall behind in validation Recall@N are pruned, by default by successive halving over
+steps; the test split is never read.
 
 ::
 
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +27,16 @@ from ..errors import UserError
 from ..runs.folder import data_checksum, training_differences
 from ..runs.losses import GROUPS, LOSSES, choose, names
 from ..runs.settings import TrainSettings, add_shared_settings, train_command
-from ..runs.spaces import Choice, Range, Space
+from ..runs.spaces import Choice, Draw, Range, Space
 from .cells import SHARED_SETTINGS, Cell, Variant, experiment_folder
 from .compare import base_settings
 from .runner import Runner, monitored
+from .study import study_database
 
 STUDY = "study.db"
+PRUNERS = ("halving", "median", "none")
 _STARTUP_TRIALS = 5
+_HALVING_FACTOR = 3
 _TEMPERATURES = Range(0.03, 0.5, logarithmic=True)
 
 
@@ -61,6 +67,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="number of trials in the study, including those of earlier calls (%(default)s)",
     )
     parser.add_argument(
+        "--pruner",
+        choices=PRUNERS,
+        default="halving",
+        help="which trials end early: those outside the best third of all trials at the first "
+        "validation, or after 3, 9, ... times as many steps (halving); those that fall behind the "
+        "median of the others (median); or none (%(default)s)",
+    )
+    parser.add_argument(
         "--seed",
         type=cli.count,
         default=0,
@@ -82,10 +96,12 @@ def run(args: argparse.Namespace) -> None:
     out = experiment_folder(args, "tune")
     runner = Runner(out, data)
     with runner.lock():
-        _check_same_search(out, base, losses, data)
-        search = Search(optuna, runner, base, losses)
-        search.run(args.trials)
-        settings = search.finish(args.data)
+        check_same_search(out, base, losses, data)
+        draw = functools.partial(suggest, base=base, losses=losses)
+        with study_database(out / STUDY, optuna) as storage:
+            search = Search(optuna, runner, base, draw, storage, args.pruner)
+            search.run(args.trials)
+            settings = search.finish(args.data)
     print(
         f"\nall trials: {out / 'report.html'} and report.md\n\nNext:\n  "
         + train_command(settings, args.data, f"{out}/winner")
@@ -120,28 +136,40 @@ class Search:
     Args:
       optuna: the module.
       runner: runner that trains the trials.
-      base: settings that are not searched; its learning rate is the middle of the searched range.
-      losses: names of the losses to search.
+      base: settings that are not searched.
+      draw: returns the settings of a trial of Optuna.
+      storage: address of the study's database.
+      pruner: one of ``PRUNERS``.
     """
 
     def __init__(
-        self, optuna: Any, runner: Runner, base: TrainSettings, losses: tuple[str, ...]
+        self,
+        optuna: Any,
+        runner: Runner,
+        base: TrainSettings,
+        draw: Callable[[Any], TrainSettings],
+        storage: str,
+        pruner: str = "halving",
     ) -> None:
         self._optuna = optuna
         self._runner = runner
         self._base = base
-        self._losses = losses
-        storage = f"sqlite:///{(runner.folder / STUDY).absolute()}"
+        self._draw = draw
         self._study = optuna.create_study(
             study_name="tune",
             storage=storage,
             load_if_exists=True,
             direction="maximize",
-            pruner=optuna.pruners.MedianPruner(n_startup_trials=_STARTUP_TRIALS),
+            pruner=_pruner(optuna, pruner, base),
         )
         # A new stream after an interruption: the old one would draw the same trials again.
         seed = (base.seed + len(self._study.trials)) % 2**32
         self._study.sampler = optuna.samplers.TPESampler(seed=seed)
+
+    def enqueue(self, values: dict[str, Any]) -> None:
+        """Lets the first trial of the study have these values; the others are drawn."""
+        if not self._study.get_trials(deepcopy=False):
+            self._study.enqueue_trial(values)
 
     def run(self, num_trials: int) -> None:
         """Runs trials until ``num_trials`` have ended."""
@@ -152,7 +180,7 @@ class Search:
             self._study.enqueue_trial(left.params)
         while (done := len(self.finished())) < num_trials:
             trial = self._study.ask()
-            settings = suggest(trial, self._base, self._losses)
+            settings = self._draw(trial)
             cell = Cell(f"trial {trial.number}", settings, split="valid")
             outcome = self._run_trial(trial, cell)
             print(
@@ -171,6 +199,15 @@ class Search:
             if trial.state in (states.COMPLETE, states.PRUNED)
             or (trial.state == states.FAIL and "diverged" in trial.user_attrs)
         ]
+
+    def budget(self) -> dict[str, int]:
+        """What the search took: ``trials``, those that ran to their ``end``, and all ``steps``."""
+        trials = self.finished()
+        return {
+            "trials": len(trials),
+            "end": sum(trial.state.name == "COMPLETE" for trial in trials),
+            "steps": sum(max(trial.intermediate_values, default=0) for trial in trials),
+        }
 
     def finish(self, data: str) -> TrainSettings:
         """Writes the report and the best trial, and returns its settings.
@@ -229,7 +266,7 @@ class Search:
                 raise self._optuna.TrialPruned()
 
         history = self._runner.run_folder(cell) / "history.json"
-        for row in read_json(history) if history.is_file() else []:
+        for row in read_json(history, list) if history.is_file() else []:
             trial.report(row[monitor], row["step"])
         try:
             result = self._runner.result(cell) or self._runner.run_one(cell, after_validation)
@@ -250,15 +287,10 @@ def suggest(trial: Any, base: TrainSettings, losses: tuple[str, ...]) -> TrainSe
 
     Args:
       trial: trial of Optuna.
-      base: settings that are not searched.
+      base: settings that are not searched; its learning rate is the middle of the searched range.
       losses: names of the losses to search.
     """
-
-    def draw(name: str, space: Space) -> Any:
-        if isinstance(space, Choice):
-            return trial.suggest_categorical(name, tuple(space.choices))
-        return trial.suggest_float(name, space.low, space.high, log=space.logarithmic)
-
+    draw = drawing(trial)
     rates = Range(base.learning_rate / 5, base.learning_rate * 5, logarithmic=True)
     loss = draw("loss", Choice(losses))
     options = {
@@ -269,7 +301,28 @@ def suggest(trial: Any, base: TrainSettings, losses: tuple[str, ...]) -> TrainSe
     return Variant("trial", loss, options).settings(base, base.seed)
 
 
-def _check_same_search(
+def drawing(trial: Any) -> Draw:
+    """Draws values from search spaces, as a trial of Optuna suggests them."""
+
+    def draw(name: str, space: Space) -> Any:
+        if isinstance(space, Choice):
+            return trial.suggest_categorical(name, tuple(space.choices))
+        return trial.suggest_float(name, space.low, space.high, log=space.logarithmic)
+
+    return draw
+
+
+def _pruner(optuna: Any, name: str, base: TrainSettings) -> Any:
+    if name == "halving":
+        return optuna.pruners.SuccessiveHalvingPruner(
+            min_resource=base.steps_per_epoch or "auto", reduction_factor=_HALVING_FACTOR
+        )
+    if name == "median":
+        return optuna.pruners.MedianPruner(n_startup_trials=_STARTUP_TRIALS)
+    return optuna.pruners.NopPruner()
+
+
+def check_same_search(
     out: Path, base: TrainSettings, losses: tuple[str, ...], data: PreparedData
 ) -> None:
     """Refuses to continue a search that had other settings, losses or data."""
@@ -282,7 +335,7 @@ def _check_same_search(
     if not path.is_file():
         write_json(path, config)
         return
-    found = read_json(path)
+    found = read_json(path, dict)
     different = training_differences(found, config)
     # Searches of older versions had these losses, and did not say so.
     searched = found.get("losses", list(names("family")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,19 @@ from tfrs_croloss.memory import CandidateMemory
 from tfrs_croloss.models import (
     CatalogueModel,
     HistoryTower,
+    ItemBias,
     ItemEmbedding,
     ItemTower,
+    SelfAttentionEncoder,
     TwoTowerModel,
     UserTower,
 )
+from tfrs_croloss.models.features import example_columns
 from tfrs_croloss.optimizers import LazyAdam
 from tfrs_croloss.tasks import CatalogueRetrieval, Retrieval
 
 from ..errors import UserError
+from .features import RunFeatures
 from .losses import LOSSES
 from .settings import FINAL_RATE_SHARE, LAZY_FROM_ROWS, TrainSettings
 
@@ -38,6 +43,7 @@ def build_model(
     num_items: int,
     item_counts: np.ndarray | None = None,
     num_users: int | None = None,
+    features: RunFeatures | None = None,
 ) -> TwoTowerModel:
     """The two towers with their task, with all variables created.
 
@@ -47,56 +53,103 @@ def build_model(
       item_counts: ``[num_items]`` interactions of each item in the training split; needed to train
         with in-batch negatives.
       num_users: number of users in the training split; needed by a matrix factorisation.
+      features: side features of the run; none by default.
     """
-    embedding = ItemEmbedding(num_items, settings.dim, seed=settings.seed)
+    features = features or RunFeatures()
+    embedding = ItemEmbedding(num_items, settings.dim, settings.stddev, settings.seed)
     probabilities = None
     by_popularity = settings.in_batch_negatives or settings.memory_size
     if by_popularity and item_counts is not None:
         probabilities = item_counts / item_counts.sum()
     memory = None
     if settings.memory_size:
-        memory = CandidateMemory(settings.memory_size, settings.dim)
-    query_tower, query_inputs = _query_tower(settings, embedding, num_users)
+        memory = CandidateMemory(settings.memory_size, settings.dim + settings.item_bias)
+    item_bias = ItemBias(num_items) if settings.item_bias else None
+    query_tower, query_inputs = _query_tower(settings, embedding, num_users, features)
+    item_tower = _item_tower(settings, embedding, features)
     loss = build_loss(settings, num_items)
     if settings.whole_catalogue:
         model: TwoTowerModel = CatalogueModel(
             num_items,
             query_tower,
-            ItemTower(embedding),
+            item_tower,
             CatalogueRetrieval(loss, temperature=settings.temperature),
             similarity=settings.similarity,
+            item_bias=item_bias,
+            weight_decay=settings.weight_decay,
             query_inputs=query_inputs,
         )
     else:
         model = TwoTowerModel(
             query_tower,
-            ItemTower(embedding),
+            item_tower,
             Retrieval(loss, temperature=settings.temperature),
             similarity=settings.similarity,
+            item_bias=item_bias,
+            weight_decay=settings.weight_decay,
             in_batch_negatives=settings.in_batch_negatives,
             candidate_probabilities=probabilities,
             memory=memory,
             query_inputs=query_inputs,
         )
     history = tf.fill([1, settings.history_length], num_items)
-    model.embed_queries({"history": history, "user": tf.constant([0])})
+    query = example_columns(list(features.query.values()), encoded=True)
+    model.embed_queries({"history": history, "user": tf.constant([0]), **query})
     model.embed_candidates({"item_id": tf.constant([0])})
     return model
 
 
 def _query_tower(
-    settings: TrainSettings, embedding: ItemEmbedding, num_users: int | None
-) -> tuple[tf.keras.Model, str]:
-    """The tower, and the column that it takes."""
+    settings: TrainSettings,
+    embedding: ItemEmbedding,
+    num_users: int | None,
+    features: RunFeatures,
+) -> tuple[tf.keras.Model, str | Sequence[str]]:
+    """The tower, and the column or columns that it takes."""
     if settings.tower == "history":
-        return HistoryTower(embedding, encoder=settings.encoder), "history"
+        tower = HistoryTower(
+            embedding,
+            encoder=_encoder(settings),
+            features=list(features.user.values()),
+            context_features=list(features.context.values()),
+            hidden=settings.hidden,
+            encoded=True,
+        )
+        return tower, ["history", *features.query] if features.query else "history"
     if num_users is None:
         raise UserError(
             "this step should have a model that knows users by their histories. Received: one of "
             "--tower matrix-factorization. Train with --tower history."
         )
     # Not the seed of the items: equal streams would make user i the twin of item i.
-    return UserTower(num_users, settings.dim, seed=settings.seed + 1), "user"
+    return UserTower(num_users, settings.dim, settings.stddev, settings.seed + 1), "user"
+
+
+def _item_tower(
+    settings: TrainSettings, embedding: ItemEmbedding, features: RunFeatures
+) -> ItemTower:
+    return ItemTower(
+        embedding,
+        list(features.item.values()),
+        features.item_values(),
+        hidden=settings.hidden,
+        encoded=True,
+        id_dropout=settings.item_id_dropout if features.item else 0.0,
+        trained_items=features.trained_items,
+        seed=settings.seed % 2**31,
+    )
+
+
+def _encoder(settings: TrainSettings) -> str | SelfAttentionEncoder:
+    if settings.encoder != "transformer":
+        return settings.encoder
+    return SelfAttentionEncoder(
+        max_length=settings.history_length,
+        blocks=settings.blocks,
+        heads=settings.heads,
+        dropout=settings.dropout,
+        seed=settings.seed % 2**31,
+    )
 
 
 def build_optimizer(
@@ -127,6 +180,7 @@ def embed_histories(
     model: TwoTowerModel,
     histories: np.ndarray,
     numbers: np.ndarray | None = None,
+    columns: Mapping[str, tf.Tensor | tf.RaggedTensor] | None = None,
     block_size: int = 1024,
 ) -> np.ndarray:
     """Query vectors ``[num_users, dim]``.
@@ -136,13 +190,16 @@ def embed_histories(
       histories: ``[num_users, history_length]``, padded.
       numbers: ``[num_users]``, numbers of the users in the training split, for a matrix
         factorisation.
+      columns: encoded features of the queries, by name.
       block_size: number of users to embed at a time.
     """
     name, column = ("history", histories) if numbers is None else ("user", numbers)
-    # Unlike `predict`, this leaves a strategy's other devices alone.
-    blocks = [
-        model.embed_query_block({name: tf.constant(column[first : first + block_size])}).numpy()
-        for first in range(0, len(column), block_size)
-    ]
+    blocks = []
+    for first in range(0, len(column), block_size):
+        rows = slice(first, first + block_size)
+        features = {key: values[rows] for key, values in (columns or {}).items()}
+        # Unlike `predict`, this leaves a strategy's other devices alone.
+        block = model.embed_query_block({name: tf.constant(column[rows]), **features})
+        blocks.append(block.numpy())
     vectors: np.ndarray = np.concatenate(blocks)
     return vectors

@@ -6,15 +6,18 @@
                                   with the history, the best so far and the patience used up
     best/                         the weights of the best validation, and best.json about it
 
-Both appear under their names only when complete. The older checkpoint is removed when the newer
-one is in place.
+Both appear under their names only when complete, and hold the checksums of their files. The two
+newest checkpoints are kept: should the newer one be damaged, the other is used.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +25,18 @@ import tensorflow as tf
 
 from tfrs_croloss.models import TwoTowerModel
 
-from ..common.files import atomic_folder, read_json, sha256, write_json
+from ..common import keras_version
+from ..common.files import atomic_folder, file_entries, read_json, sha256, write_json
 from ..common.program import command
 from ..errors import UserError
 
+KEPT = 2
+
 _WEIGHTS = "weights"
+_FILES = "files.json"
+
+# TensorFlow has an error of its own for most damage, and errors of Python for the rest.
+_READING_ERRORS = (OSError, ValueError, AssertionError, IndexError, KeyError, RuntimeError)
 
 
 @dataclasses.dataclass
@@ -94,9 +104,13 @@ class Checkpoints:
         with atomic_folder(final, overwrite=True) as folder:
             self._everything.write(str(folder / "state"))
             write_json(folder / "training.json", dataclasses.asdict(state))
-        for older in self._saved():
-            if older != final:
-                shutil.rmtree(older, ignore_errors=True)
+            write_json(folder / _FILES, file_entries(folder))
+        # Checkpoints after this step are those that could not be read when training continued.
+        saved = self._saved()
+        kept = [path for path in saved if _step(path) <= state.step][-KEPT:]
+        for path in saved:
+            if path not in kept:
+                shutil.rmtree(path, ignore_errors=True)
 
     def save_best(self, row: dict[str, Any]) -> None:
         """Keeps the weights as the best so far."""
@@ -105,28 +119,93 @@ class Checkpoints:
         with atomic_folder(self._best, overwrite=True) as folder:
             self._weights.write(str(folder / _WEIGHTS))
             write_json(folder / "best.json", row)
+            write_json(folder / _FILES, file_entries(folder))
 
     def restore(self) -> TrainingState | None:
-        """Restores the newest checkpoint; returns None where there is none."""
-        saved = self._saved()
-        if not saved:
-            return None
-        self._everything.read(str(saved[-1] / "state")).assert_consumed()
-        return TrainingState(**read_json(saved[-1] / "training.json"))
+        """Restores the newest checkpoint that is whole; returns None where there is none at all.
+
+        Raises:
+          UserError: there are checkpoints, and none of them can be read.
+        """
+        problems = []
+        for folder in reversed(self._saved()):
+            try:
+                state = self._read(folder)
+            except UserError as error:
+                problems.append(str(error))
+                continue
+            for problem in problems:
+                print(f"note: {problem} The one before it is used.", file=sys.stderr)
+            return state
+        if problems:
+            raise UserError(
+                f"{problems[0]} There is no other to continue from. Pass --overwrite to start over."
+            )
+        return None
+
+    def _read(self, folder: Path) -> TrainingState:
+        with _reading(folder):
+            record = read_json(folder / "training.json", dict)
+            names = [field.name for field in dataclasses.fields(TrainingState)]
+            state = TrainingState(**{name: record[name] for name in names})
+            self._everything.read(str(folder / "state")).assert_consumed()
+        return state
 
     def _saved(self) -> list[Path]:
         if not self._folder.is_dir():
             return []
         names = (path for path in self._folder.iterdir() if re.fullmatch(r"step-\d+", path.name))
-        return sorted(names, key=lambda path: int(path.name[5:]))
+        return sorted(names, key=_step)
+
+
+def _step(path: Path) -> int:
+    return int(path.name[5:])
 
 
 def restore_best(run_folder: Path, model: TwoTowerModel) -> dict[str, Any]:
-    """Gives ``model`` the best weights of a run, and returns its row of the history."""
+    """Gives ``model`` the best weights of a run, and returns its row of the history.
+
+    Raises:
+      UserError: there are none, or they are damaged.
+    """
     folder = _best_folder(run_folder)
-    _weights(model).read(str(folder / _WEIGHTS)).assert_consumed()
-    row: dict[str, Any] = read_json(folder / "best.json")
+    try:
+        with _reading(folder):
+            _weights(model).read(str(folder / _WEIGHTS)).assert_consumed()
+            row: dict[str, Any] = read_json(folder / "best.json", dict)
+            row["step"]  # A record without it names the file.
+    except UserError as error:
+        raise UserError(f"{error} Train the run again with --overwrite.") from error
     return row
+
+
+@contextlib.contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    """Verifies the files of a checkpoint, and turns errors in reading them into user errors."""
+    try:
+        if (folder / _FILES).is_file():  # Earlier versions wrote none.
+            _check_files(folder)
+        yield
+    except (*_READING_ERRORS, tf.errors.OpError) as error:
+        reason = str(getattr(error, "message", "") or error).strip().splitlines()
+        raise UserError(
+            f"{folder} is damaged ({reason[0].rstrip('.') if reason else type(error).__name__})."
+        ) from error
+
+
+def _check_files(folder: Path) -> None:
+    while True:
+        listing = (folder / _FILES).read_bytes()
+        try:
+            for name, entry in read_json(folder / _FILES, dict).items():
+                path = folder / name
+                if path.stat().st_size != entry["bytes"] or sha256(path) != entry["sha256"]:
+                    raise UserError(f"{name} differs from its checksum")
+            return
+        except (OSError, UserError):
+            # Training may have saved a better one meanwhile.
+            if listing == (folder / _FILES).read_bytes():
+                raise
 
 
 def best_checksum(run_folder: Path) -> str:
@@ -145,4 +224,49 @@ def _best_folder(run_folder: Path) -> Path:
 
 
 def _weights(model: TwoTowerModel) -> tf.train.Checkpoint:
-    return tf.train.Checkpoint(query_tower=model.query_tower, candidate_tower=model.candidate_tower)
+    parts: dict[str, Any] = {
+        "query_tower": model.query_tower,
+        "candidate_tower": model.candidate_tower,
+    }
+    if model.item_bias is not None:
+        parts["item_bias"] = model.item_bias
+    if keras_version.running() != "2":
+        known: dict[int, tf.train.Checkpoint] = {}
+        parts = {name: _as_in_keras_2(tower, known) for name, tower in parts.items()}
+    return tf.train.Checkpoint(**parts)
+
+
+def _layers_in(value: Any) -> list[Any]:
+    if isinstance(value, (list, tuple, dict)):
+        held = value.values() if isinstance(value, dict) else value
+        return [layer for one in held for layer in _layers_in(one)]
+    return [value] if isinstance(value, tf.keras.layers.Layer) else []
+
+
+def _as_in_keras_2(part: Any, known: dict[int, tf.train.Checkpoint]) -> Any:
+    """A layer of Keras 3, or layers in a list or mapping, as a checkpoint of Keras 2 has them.
+
+    There, every variable has the name of the layer's attribute, and a layer that two others share
+    is one. So either Keras can read what the other has written.
+    """
+    if id(part) in known:
+        return known[id(part)]
+    if isinstance(part, tf.keras.layers.Layer):
+        # Keras and TensorFlow keep lists of all layers beside the attributes that hold them.
+        lists = ("_layers", "_self_")
+        inner = {name: value for name, value in vars(part).items() if not name.startswith(lists)}
+    else:
+        inner = dict(part) if isinstance(part, dict) else {str(i): p for i, p in enumerate(part)}
+    children: dict[str, Any] = {}
+    nested: set[int] = set()
+    for name, value in inner.items():
+        layers = _layers_in(value)
+        if layers:
+            children[name] = _as_in_keras_2(value, known)
+            nested.update(id(variable) for one in layers for variable in one.variables)
+    # Those of dropout count, too; seeds, which Keras 2 does not keep, are no weights.
+    for variable in getattr(part, "weights", ()):
+        if id(variable) not in nested:
+            children[variable.name] = variable.value
+    known[id(part)] = tf.train.Checkpoint(**children)
+    return known[id(part)]

@@ -83,11 +83,10 @@ def _parse(file: Path) -> Any:
         return yaml.load(text, _yaml_loader())
     except UnicodeDecodeError as error:
         raise UserError(f"--config {file} should be text in UTF-8. {error}.") from error
-    except json.JSONDecodeError as error:
-        raise UserError(f"--config {file} should be JSON. {error}.") from error
-    except yaml.YAMLError as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        kind = "JSON" if file.suffix == ".json" else "YAML"
         reason = " ".join(str(error).split())
-        raise UserError(f"--config {file} should be YAML. {reason}.") from error
+        raise UserError(f"--config {file} should be {kind}. {reason}.") from error
 
 
 def _yaml_loader() -> Any:

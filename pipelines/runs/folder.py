@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..common.files import installed_versions, lock, read_json, sha256, write_json
+from ..common import keras_version
+from ..common.files import installed_versions, locked_file, read_json, sha256, write_json
+from ..common.ownership import Kind, check_outside, check_replaceable
 from ..common.program import command
 from ..data.prepared import MANIFEST, PreparedData
 from ..errors import UserError
@@ -20,6 +22,29 @@ from .settings import TrainSettings
 
 CONFIG = "config.json"
 RESULT = "result.json"
+LOCK = ".lock"
+
+# All that the steps write into the folder of a run.
+RUN = Kind(
+    "a training run",
+    CONFIG,
+    ("settings", "data", "data_checksum"),
+    lambda config: (
+        LOCK,
+        RESULT,
+        "history.csv",
+        "history.json",
+        "learning_curves.png",
+        "log.txt",
+        "recall.json",
+        "recall_curves.png",
+        "report.md",
+        "tensorboard/*",
+        "best/*",
+        "checkpoints/*",
+        "baselines/*",
+    ),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,13 +70,15 @@ class Run:
                 f"{path} is not the folder of a training run: no {CONFIG}. Run "
                 f"'{command('train')}' to make one."
             )
-        config = read_json(path / CONFIG)
+        config = read_json(path / CONFIG, dict)
+        if not isinstance(config["settings"], dict):
+            raise UserError(f"{path / CONFIG} should hold `settings` by name. Train again.")
         return cls(path, TrainSettings.from_dict(config["settings"]), config)
 
     @property
     def result(self) -> dict[str, Any] | None:
         """The result of the run; None while it is not finished."""
-        return read_json(self.path / RESULT) if (self.path / RESULT).is_file() else None
+        return read_json(self.path / RESULT, dict) if (self.path / RESULT).is_file() else None
 
     def open_data(self, given: str | None = None) -> PreparedData:
         """The prepared data that the run was trained on.
@@ -100,24 +127,26 @@ def training_differences(there: dict[str, Any], now: dict[str, Any]) -> list[str
     return found
 
 
-def configure(
+@contextlib.contextmanager
+def open_run(
     path: Path,
     data: PreparedData,
     settings: TrainSettings,
-    overwrite: bool,
+    overwrite: bool = False,
     strategy: dict[str, Any] | None = None,
-) -> Run:
-    """The run in ``path``, new or to be continued.
+) -> Iterator[Run]:
+    """The run in ``path``, new or to be continued; other processes are kept out meanwhile.
 
     A run may continue with another number of replicas than it was started with, or with none, since
     its learning curve stays the same. With parameter servers it does not, so a run can neither
     switch to them nor from them.
 
-    With ``overwrite`` an existing folder is set aside, as a sibling ``.replaced-NAME`` that stays
-    until the new run is finished (see ``discard_replaced``).
+    With ``overwrite`` an existing run is set aside, as a sibling ``.replaced-NAME`` that stays
+    until the new run is finished (see ``discard_replaced``). Its lock is taken before it is moved.
 
     Raises:
-      UserError: ``path`` holds something else, or a run with other settings or data.
+      UserError: ``path`` holds something else, or a run with other settings or data, or another
+        process trains there.
     """
     config = {
         "settings": settings.as_dict(),
@@ -126,23 +155,36 @@ def configure(
         "data_checksum": data_checksum(data),
         "manifest_sha256": sha256(data.path / MANIFEST),
         "seed": settings.seed,
+        "keras": keras_version.running(),
         "versions": installed_versions(),
     }
     if path.exists() and not path.is_dir():
         raise UserError(f"--out {path} should be a folder, but a file has that name.")
-    if path.is_dir() and any(path.iterdir()):
-        if overwrite:
+    _bring_back(path)
+    if not overwrite and _is_in_use(path) and not (path / CONFIG).is_file():
+        raise UserError(f"--out {path} exists and is not a training run. Choose another folder.")
+    inputs = {"--data": [data.path]}
+    if overwrite and _is_in_use(path):
+        # Before the lock, since a folder of something else is left as it is, without a lock file.
+        check_replaceable(path, RUN, inputs)
+    check_outside(path, inputs)
+    with contextlib.ExitStack() as held:
+        path.mkdir(parents=True, exist_ok=True)
+        held.enter_context(exclusive(path))
+        if overwrite and _is_in_use(path):
+            check_replaceable(path, RUN, inputs)
             _set_aside(path)
-        elif not (path / CONFIG).is_file():
-            raise UserError(
-                f"--out {path} exists and is not a training run. Choose another folder, or pass "
-                "--overwrite to replace it."
-            )
+            path.mkdir()
+            held.enter_context(exclusive(path))
+        for leftover in path.glob(".tmp-*"):
+            if leftover.is_file() and not leftover.is_symlink():
+                leftover.unlink()
+        if (path / CONFIG).is_file():
+            run = _existing(path, config)
         else:
-            return _existing(path, config)
-    path.mkdir(parents=True, exist_ok=True)
-    write_json(path / CONFIG, config)
-    return Run(path, settings, config)
+            write_json(path / CONFIG, config)
+            run = Run(path, settings, config)
+        yield run
 
 
 def discard_replaced(path: Path) -> None:
@@ -157,14 +199,16 @@ def exclusive(path: Path) -> Iterator[None]:
     Raises:
       UserError: another process trains there.
     """
-    with open(path / ".lock", "w") as file:
-        if lock(file) is False:
+    with locked_file(path / LOCK) as is_ours:
+        if is_ours is False:
             raise UserError(f"another process is training in {path}. Wait until it has finished.")
         yield
 
 
 def _existing(path: Path, config: dict[str, Any]) -> Run:
-    existing = read_json(path / CONFIG)
+    run = Run.load(path)
+    # Settings that came after the run was started have their defaults in it.
+    existing = {**run.config, "settings": run.settings.as_dict()}
     differences = _differences(existing, config)
     if differences:
         raise UserError(
@@ -177,7 +221,7 @@ def _existing(path: Path, config: dict[str, Any]) -> Run:
             f"{CONFIG}; results may differ in the last digits.",
             file=sys.stderr,
         )
-    return Run.load(path)
+    return run
 
 
 def _differences(existing: dict[str, Any], config: dict[str, Any]) -> list[str]:
@@ -185,6 +229,10 @@ def _differences(existing: dict[str, Any], config: dict[str, Any]) -> list[str]:
     names = existing.get("strategy", {}).get("name", "none"), config["strategy"]["name"]
     if names[0] != names[1] and "parameter-server" in names:
         found.append(f"--strategy: {names[0]} there, {names[1]} now")
+    # Each Keras saves the state of optimizers in its own way.
+    versions = existing.get("keras", "2"), config["keras"]
+    if versions[0] != versions[1]:
+        found.append(f"--keras: {versions[0]} there, {versions[1]} now")
     return found
 
 
@@ -193,12 +241,29 @@ def _replaced(path: Path) -> Path:
     return absolute.with_name(f".replaced-{absolute.name}")
 
 
+def _is_in_use(path: Path) -> bool:
+    """Whether a folder holds more than what a run leaves that was killed at its very start."""
+    names = (entry.name for entry in path.iterdir()) if path.is_dir() else ()
+    return any(name != LOCK and not name.startswith(".tmp-") for name in names)
+
+
 def _set_aside(path: Path) -> None:
-    # A replacement that was never finished is not worth keeping.
-    if _replaced(path).exists():
-        shutil.rmtree(path)
-    else:
+    if not _replaced(path).exists():
         os.rename(path, _replaced(path))
+    elif (path / RESULT).is_file():
+        # A finished run, which was stopped before it could discard the one that it replaced.
+        discard_replaced(path)
+        os.rename(path, _replaced(path))
+    else:
+        # A replacement that was never finished is not worth keeping.
+        shutil.rmtree(path)
+
+
+def _bring_back(path: Path) -> None:
+    """Undoes a replacement that was interrupted after the old run was set aside."""
+    if not path.exists() and _replaced(path).is_dir():
+        os.rename(_replaced(path), path)
+        print(f"note: {path} was set aside by an interrupted --overwrite, and is back.")
 
 
 def _relative(target: Path, start: Path) -> str:

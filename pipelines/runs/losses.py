@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..common.options import OneOf, Option, Real, Whole
+from ..common.options import Flag, OneOf, Option, Real, Whole
 from ..errors import UserError
 from .spaces import Choice, Draw, Range, Space
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tfrs_croloss.losses import RetrievalLoss
 
     from .settings import TrainSettings
+
+REDUCTION = "sum_over_batch_size"
+"""The reduction of every loss that the pipelines build: their learning rates are for a mean."""
 
 GROUPS = ("conventional", "baselines", "family")
 """Groups of losses: special cases of CROLoss, losses of other papers, and the CROLoss family."""
@@ -139,6 +142,21 @@ RETRIEVAL_SIZE = Option(
     defining=True,
 )
 MARGIN = Option(Real(least=0.0), 5.0, "margin of the hinge kernel")
+PULL = Option(
+    Real(above=0.0, most=2.0),
+    1.0,
+    "how strongly positives are pulled, as a share of how strongly negatives are pushed away",
+)
+EASING = Option(
+    Real(least=0.0),
+    0.0,
+    "how much less positives are pulled the worse they rank; 0.03 suits matrix factorisation",
+)
+DESCENT = Option(
+    OneOf(("rank", "log_rank")),
+    "rank",
+    "what LambdaCROLoss lowers: the rank, or its logarithm, whose gradients are bounded",
+)
 RANK_ESTIMATE = Option(
     OneOf(("paper", "unbiased")), "paper", "estimator of the rank from sampled negatives"
 )
@@ -148,7 +166,7 @@ RANK_ESTIMATE = Option(
 
 
 def _build_rank_loss(settings: TrainSettings, num_items: int) -> RetrievalLoss:
-    from tfrs_croloss.losses import CROLoss, LambdaCROLoss
+    from tfrs_croloss.losses import CROLoss, LambdaCROLoss, Pull
 
     def kernel(name: str) -> str | Mapping[str, Any]:
         return {"name": "hinge", "margin": settings.margin} if name == "hinge" else name
@@ -158,23 +176,34 @@ def _build_rank_loss(settings: TrainSettings, num_items: int) -> RetrievalLoss:
         "kernel": kernel(settings.kernel),
         "num_items": num_items,
         "rank_estimate": settings.rank_estimate,
+        "pull": Pull(settings.pull, settings.easing),
+        "reduction": REDUCTION,
+        # Negatives are drawn from the catalogue: every copy of an item is a draw of its own.
+        "count_copies": True,
     }
     if settings.retrieval_size is not None:
         options["retrieval_size"] = settings.retrieval_size
     if settings.rank_kernel is None:
         return CROLoss(**options)
-    return LambdaCROLoss(rank_kernel=kernel(settings.rank_kernel), **options)
+    rank_kernel = kernel(settings.rank_kernel)
+    return LambdaCROLoss(rank_kernel=rank_kernel, descent=settings.descent, **options)
 
 
 def _rank_loss_title(settings: TrainSettings) -> str:
     kernels = (settings.kernel, settings.rank_kernel)
-    margin = f", margin {settings.margin:g}" if "hinge" in kernels else ""
+    details = f", margin {settings.margin:g}" if "hinge" in kernels else ""
+    if settings.pull != 1.0:
+        details += f", pull {settings.pull:g}"
+    if settings.easing:
+        details += f", easing {settings.easing:g}"
+    if settings.descent != "rank" and settings.rank_kernel is not None:
+        details += ", log form"
     aim = f"alpha {settings.alpha:g}"
     if settings.retrieval_size is not None:
         aim = f"for {settings.retrieval_size} retrieved"
     if settings.rank_kernel is not None:
         parts = f"{settings.rank_kernel} ranks, {settings.kernel} gaps"
-        return f"LambdaCROLoss ({parts}, {aim}{margin})"
+        return f"LambdaCROLoss ({parts}, {aim}{details})"
     names = [
         name
         for name, loss in LOSSES.items()
@@ -182,7 +211,7 @@ def _rank_loss_title(settings: TrainSettings) -> str:
         and settings.retrieval_size is None
     ]
     known = f" = {names[0]}" if names else ""
-    return f"CROLoss ({settings.kernel}, {aim}{margin}){known}"
+    return f"CROLoss ({settings.kernel}, {aim}{details}){known}"
 
 
 def _search_family(draw: Draw, retrieval_size: int) -> dict[str, Any]:
@@ -193,6 +222,8 @@ def _search_family(draw: Draw, retrieval_size: int) -> dict[str, Any]:
         options["retrieval_size"] = retrieval_size
     if options["kernel"] == "hinge":
         options["margin"] = draw("margin", Range(0.5, 10.0, logarithmic=True))
+    if draw("pull_by_rank", Choice((False, True))):
+        options["easing"] = draw("easing", _EASINGS)
     return options
 
 
@@ -201,17 +232,23 @@ def _search_lambda(draw: Draw, retrieval_size: int) -> dict[str, Any]:
     return {"rank_kernel": rank_kernel, **_search_family(draw, retrieval_size)}
 
 
-def _of_family(loss: str, kernel: str) -> Contestant:
-    return Contestant(loss, {"kernel": kernel}, {"alpha": Range(0.6, 1.8)})
+_EASINGS = Range(0.005, 0.08, logarithmic=True)
 
 
+def _of_family(loss: str, kernel: str, **space: Space) -> Contestant:
+    return Contestant(loss, {"kernel": kernel}, {"alpha": Range(0.6, 1.8), **space})
+
+
+_PULL = {"pull": PULL, "easing": EASING}
 _FAMILY = {
     "kernel": KERNEL,
     "rank_kernel": RANK_KERNEL,
     "alpha": ALPHA,
     "retrieval_size": RETRIEVAL_SIZE,
     "margin": MARGIN,
+    "descent": DESCENT,
     "rank_estimate": RANK_ESTIMATE,
+    **_PULL,
 }
 
 
@@ -221,26 +258,28 @@ _FAMILY = {
 def _build_bce(settings: TrainSettings, num_items: int) -> RetrievalLoss:
     from tfrs_croloss.losses import BinaryCrossEntropy
 
-    return BinaryCrossEntropy(0.0, num_items, name="bce")
+    return BinaryCrossEntropy(0.0, num_items, reduction=REDUCTION, name="bce")
 
 
 def _build_gbce(settings: TrainSettings, num_items: int) -> RetrievalLoss:
     from tfrs_croloss.losses import BinaryCrossEntropy
 
-    return BinaryCrossEntropy(settings.calibration, num_items, name="gbce")
+    calibration = settings.calibration
+    return BinaryCrossEntropy(calibration, num_items, reduction=REDUCTION, name="gbce")
 
 
 def _build_psl(settings: TrainSettings, num_items: int) -> RetrievalLoss:
     from tfrs_croloss.losses import PairwiseSoftmaxLoss
 
     # Half of it brings differences of cosines into the range that the activations are for.
-    return PairwiseSoftmaxLoss(settings.activation, settings.temperature / 2.0, num_items)
+    temperature = settings.temperature / 2.0
+    return PairwiseSoftmaxLoss(settings.activation, temperature, num_items, reduction=REDUCTION)
 
 
 def _build_bsl(settings: TrainSettings, num_items: int) -> RetrievalLoss:
     from tfrs_croloss.losses import BilateralSoftmax
 
-    return BilateralSoftmax(settings.negative_exponent, num_items)
+    return BilateralSoftmax(settings.negative_exponent, num_items, reduction=REDUCTION)
 
 
 def _build_sl_at_k(settings: TrainSettings, num_items: int) -> RetrievalLoss:
@@ -248,11 +287,32 @@ def _build_sl_at_k(settings: TrainSettings, num_items: int) -> RetrievalLoss:
 
     # The loss sees scores that the task has divided by the temperature.
     weight_temperature = settings.weight_temperature / settings.temperature
-    return SoftmaxAtK(settings.retrieval_size, weight_temperature, num_items)
+    return SoftmaxAtK(
+        settings.retrieval_size,
+        weight_temperature,
+        num_items,
+        differentiate_weight=settings.differentiate_weight,
+        reduction=REDUCTION,
+    )
 
 
 def _sl_at_k_title(settings: TrainSettings) -> str:
-    return f"SL@{settings.retrieval_size} (weights of {settings.weight_temperature:g})"
+    form = "" if settings.differentiate_weight else ", without their gradient"
+    return f"SL@{settings.retrieval_size} (weights of {settings.weight_temperature:g}{form})"
+
+
+def _build_talos(settings: TrainSettings, num_items: int) -> RetrievalLoss:
+    from tfrs_croloss.losses import Talos
+
+    return Talos(settings.retrieval_size, settings.temperature, num_items, reduction=REDUCTION)
+
+
+def _build_llpauc(settings: TrainSettings, num_items: int) -> RetrievalLoss:
+    from tfrs_croloss.losses import LowerLeftPartialAUC
+
+    # An example has one positive, so a share of the positives would have no effect.
+    share = settings.negative_share
+    return LowerLeftPartialAUC(1.0, share, num_items, reduction=REDUCTION)
 
 
 LOSSES: dict[str, Loss] = {
@@ -278,6 +338,8 @@ LOSSES: dict[str, Loss] = {
         contestants={
             "lambda-softplus": _of_family("lambda", "softplus"),
             "lambda-exponential": _of_family("lambda", "exponential"),
+            "lambda-softplus-eased": _of_family("lambda", "softplus", easing=_EASINGS),
+            "lambda-exponential-eased": _of_family("lambda", "exponential", easing=_EASINGS),
             "lambda-sized": Contestant(
                 "lambda", space={"kernel": Choice(("softplus", "exponential"))}, sized=True
             ),
@@ -288,7 +350,7 @@ LOSSES: dict[str, Loss] = {
         "softmax cross-entropy",
         _build_rank_loss,
         _rank_loss_title,
-        {"rank_estimate": RANK_ESTIMATE},
+        {"rank_estimate": RANK_ESTIMATE, **_PULL},
         "conventional",
         fixed={"kernel": "exponential", "alpha": 1.0},
     ),
@@ -296,7 +358,7 @@ LOSSES: dict[str, Loss] = {
         "triplet loss",
         _build_rank_loss,
         _rank_loss_title,
-        {"margin": MARGIN, "rank_estimate": RANK_ESTIMATE},
+        {"margin": MARGIN, "rank_estimate": RANK_ESTIMATE, **_PULL},
         "conventional",
         fixed={"kernel": "hinge", "alpha": 0.0},
         space={"margin": Range(1.0, 10.0, logarithmic=True)},
@@ -305,7 +367,7 @@ LOSSES: dict[str, Loss] = {
         "Bayesian personalized ranking",
         _build_rank_loss,
         _rank_loss_title,
-        {"rank_estimate": RANK_ESTIMATE},
+        {"rank_estimate": RANK_ESTIMATE, **_PULL},
         "conventional",
         fixed={"kernel": "softplus", "alpha": 0.0},
     ),
@@ -348,9 +410,32 @@ LOSSES: dict[str, Loss] = {
             "weight_temperature": Option(
                 Real(above=0.0), 1.0, "temperature of the weights, in the unit of the similarity"
             ),
+            "differentiate_weight": Option(
+                Flag(),
+                True,
+                "whether the weights take part in the gradient, as the authors have it",
+            ),
         },
         required=("retrieval_size",),
         space={"weight_temperature": Range(0.3, 3.0, logarithmic=True)},
+    ),
+    "talos": Loss(
+        "Talos, softmax above the threshold of the top K, which is --retrieval-size",
+        _build_talos,
+        lambda settings: f"Talos@{settings.retrieval_size}",
+        {"retrieval_size": RETRIEVAL_SIZE},
+        required=("retrieval_size",),
+    ),
+    "llpauc": Loss(
+        "LLPAUC, squared AUC loss of the highest negatives",
+        _build_llpauc,
+        lambda settings: f"LLPAUC (the highest {settings.negative_share:.3g} of the negatives)",
+        {
+            "negative_share": Option(
+                Real(above=0.0, most=1.0), 0.1, "share of the negatives that LLPAUC looks at"
+            )
+        },
+        space={"negative_share": Range(0.01, 0.2, logarithmic=True)},
     ),
 }
 """Every loss that ``--loss`` takes, by name."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfrs_croloss.metrics import ShardedCatalogue, exact_ranks
+from tfrs_croloss.metrics import RankingReport, ShardedCatalogue, evaluate
 from tfrs_croloss.models import TwoTowerModel
 
 from ..data.batches import EvaluationInput
@@ -21,6 +21,7 @@ from ..errors import UserError
 from .build import build_model, embed_histories
 from .checkpoints import restore_best
 from .distribution import Cluster
+from .features import run_features
 from .folder import Run
 from .settings import TrainSettings
 
@@ -33,9 +34,39 @@ def evaluation_users(
         data.split(split), data.num_items, settings.history_length, max_users
     )
     if settings.tower == "history":
-        return users
+        features = run_features(settings, data)
+        columns = features.query_columns(data.split(split), len(users.histories))
+        return dataclasses.replace(users, columns=columns)
     numbers = user_numbers(data, split)[: len(users.histories)]
     return dataclasses.replace(users, numbers=numbers)
+
+
+def with_validation(users: EvaluationInput, data: PreparedData) -> EvaluationInput:
+    """Test users whose targets of the validation split count as seen, like their histories.
+
+    Raises:
+      UserError: the test users have no targets in the validation split.
+    """
+    valid = data.split("valid")
+    assert valid.history_lengths is not None
+    places = {name: place for place, name in enumerate(valid.user_ids())}
+    found = [places.get(name) for name in data.split("test").user_ids()[: len(users.histories)]]
+    if all(place is None for place in found):
+        raise UserError(
+            "--exclude-validation should have data whose test users have pairs for validation, "
+            f"such as --source presplit makes. Received: {data.path}, whose users are split. Leave "
+            "it out."
+        )
+    middles = valid.offsets[:-1] + valid.history_lengths
+    none = valid.items[:0]
+    targets = [
+        none if place is None else valid.items[middles[place] : valid.offsets[place + 1]]
+        for place in found
+    ]
+    lengths = [len(items) for items in targets]
+    values = np.concatenate(targets)
+    seen = tf.concat([users.seen, tf.RaggedTensor.from_row_lengths(values, lengths)], axis=1)
+    return dataclasses.replace(users, seen=seen)
 
 
 def user_numbers(data: PreparedData, split: str) -> np.ndarray:
@@ -50,8 +81,9 @@ def user_numbers(data: PreparedData, split: str) -> np.ndarray:
     if unknown:
         raise UserError(
             "--tower matrix-factorization should have data whose users are all in the training "
-            f"split, such as --source presplit makes. {len(unknown):,} of the {len(names):,} users "
-            f"of split '{split}' in {data.path} are not. Use --tower history."
+            "split, such as --source presplit or --split leave-one-out of prepare make. "
+            f"{len(unknown):,} of the {len(names):,} users of split '{split}' in {data.path} are "
+            "not. Use --tower history."
         )
     return np.array([numbers[name] for name in names], np.int32)
 
@@ -94,27 +126,41 @@ def pairs_of(users: EvaluationInput, exclude_history: bool) -> dict[str, Any]:
     }
 
 
-def trained_ranks(
+def trained_report(
     trained: Run,
     data: PreparedData,
     users: EvaluationInput,
     exclude_history: bool,
     cluster: Cluster | None = None,
-) -> np.ndarray:
-    """Ranks ``[num_pairs]`` of the users' targets by the best weights of a run."""
+    **options: Any,
+) -> RankingReport:
+    """The report of the users' targets by the best weights of a run.
+
+    Args:
+      trained: run.
+      data: data of the run.
+      users: users with their histories and targets.
+      exclude_history: whether items of the history do not compete.
+      cluster: processes that evaluate together; by default this one alone.
+      **options: ``cutoffs`` and ``alpha`` of `tfrs_croloss.metrics.evaluate`.
+    """
     cluster = cluster or Cluster()
     num_users = data.split("train").num_users
     with cluster.strategy.scope():
-        model = build_model(trained.settings, data.num_items, num_users=num_users)
+        features = run_features(trained.settings, data)
+        model = build_model(
+            trained.settings, data.num_items, num_users=num_users, features=features
+        )
         restore_best(trained.path, model)
     shared = shared_catalogue(model, data.num_items, cluster.strategy)
     if shared is not None and cluster.is_chief:
         print(f"catalogue: {shared.num_items:,} items, shared by {shared.num_parts} replicas")
-    return exact_ranks(
-        embed_histories(model, users.histories, users.numbers),
+    return evaluate(
+        embed_histories(model, users.histories, users.numbers, users.columns),
         catalogue_of(model, data.num_items, shared),
         users.targets,
         **pairs_of(users, exclude_history),
+        **options,
     )
 
 

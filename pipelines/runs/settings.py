@@ -28,7 +28,9 @@ from ..common.options import (
 )
 from ..common.program import command
 from ..errors import UserError
+from . import encoders, feature_settings
 from .config_file import read_config
+from .feature_settings import FeatureFields
 from .losses import LOSSES, loss_options
 
 if TYPE_CHECKING:
@@ -68,19 +70,40 @@ LossFields: Any = dataclasses.make_dataclass(
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainSettings(LossFields):
+class TrainSettings(FeatureFields, LossFields):
     """The settings of ``train``; the help texts of the fields say what each is."""
 
     dim: int = _setting(Whole(1), 32, "size of the embeddings", "model")
+    stddev: float = _setting(
+        Real(above=0.0), 0.05, "standard deviation that the embeddings start from", "model"
+    )
     tower: str = _setting(
         OneOf(("history", "matrix-factorization")),
         "history",
         "how users are represented: by their history, or by a vector for each training user",
         "model",
     )
-    encoder: str = _setting(OneOf(("mean", "gru")), "mean", "encoder of the history", "model")
+    encoder: str = _setting(
+        OneOf(encoders.ENCODERS),
+        "mean",
+        "encoder of the history: the mean of its items, a GRU, or causal self-attention",
+        "model",
+    )
+    blocks: int = _setting(Whole(1), 2, "blocks of --encoder transformer", "model")
+    heads: int = _setting(
+        Whole(1), 1, "attention heads of --encoder transformer, which divide --dim", "model"
+    )
+    dropout: float = _setting(
+        Real(least=0.0, most=0.9), 0.2, "share that --encoder transformer drops", "model"
+    )
     similarity: str = _setting(
         OneOf(("cosine", "dot")), "cosine", "similarity function used for scoring", "model"
+    )
+    item_bias: bool = _setting(
+        Flag(),
+        False,
+        "learn a bias of each item, which is added to the similarity as one more dimension",
+        "model",
     )
     temperature: float = _setting(
         Real(above=0.0), 0.1, "temperature that scores are divided by", "model"
@@ -94,11 +117,15 @@ class TrainSettings(LossFields):
     )
     positions: str = _setting(
         OneOf(_positions),
-        "all",
-        "training positions per user and epoch: all, or a random one",
+        None,
+        "training positions per user and epoch: all, a random one, or all in one pass over each "
+        "sequence",
         "examples",
+        shown_default="all; sequences for a transformer",
     )
-    batch_size: int = _setting(Whole(1), 256, "examples per step", "examples")
+    batch_size: int = _setting(
+        Whole(1), 256, "examples per step, or sequences with --positions sequences", "examples"
+    )
     negatives_per_example: int = _setting(
         Whole(0), 10, "uniform negatives per example, which the whole batch shares", "examples"
     )
@@ -126,6 +153,12 @@ class TrainSettings(LossFields):
         "optimization",
     )
     learning_rate: float = _setting(Real(above=0.0), 0.01, "initial learning rate", "optimization")
+    weight_decay: float = _setting(
+        Real(least=0.0),
+        0.0,
+        "factor of the weights that is added to their gradient (coupled L2)",
+        "optimization",
+    )
     schedule: str = _setting(
         OneOf(("constant", "cosine", "linear", "exponential")),
         "constant",
@@ -197,8 +230,12 @@ class TrainSettings(LossFields):
             except ValueError as error:
                 raise UserError(str(error)) from None
             object.__setattr__(self, name, value)
-        for name, value in _settled(self).items():
+        for name, value in {
+            **_settled(self),
+            **encoders.settled(self, options_of(type(self))),
+        }.items():
             object.__setattr__(self, name, value)
+        feature_settings.check(self)
         popular = self.in_batch_negatives or self.memory_size
         if not (self.negatives_per_example or popular or self.whole_catalogue):
             raise UserError(
@@ -272,6 +309,9 @@ class TrainSettings(LossFields):
                 f"the run's settings should be known to this version. Not known: {sorted(unknown)}."
                 " Use the version that trained the run, or train again."
             )
+        if values.get("loss") == "sl_at_k":
+            # Before there was the setting, the weight had no gradient.
+            values = {"differentiate_weight": False, **values}
         return cls(**values)
 
     @classmethod
@@ -399,6 +439,8 @@ def train_command(settings: TrainSettings, data: str, out: str) -> str:
     for name, option in options_of(TrainSettings).items():
         value = getattr(settings, name)
         default = loss.defaults.get(name, option.default)
+        if name == "positions":
+            default = encoders.default_positions(settings)
         if name in of_others or value == default or value is None:
             continue
         if isinstance(value, bool):

@@ -33,7 +33,7 @@ from ..common.program import command
 from ..data.prepared import PreparedData
 from ..errors import UserError
 from ..runs import distribution
-from ..runs.folder import Run, configure, data_checksum, exclusive
+from ..runs.folder import Run, data_checksum, open_run
 from ..runs.settings import TrainSettings, add_settings
 from .loop import train
 
@@ -101,8 +101,9 @@ def _begin(
     failure: Exception | None = None
     if cluster.is_chief:
         try:
-            run = configure(run.path, data, settings, args.overwrite, cluster.as_dict())
-            held.enter_context(exclusive(run.path))
+            run = held.enter_context(
+                open_run(run.path, data, settings, args.overwrite, cluster.as_dict())
+            )
             status = _TRAIN if run.result is None else _FINISHED
         except (ValueError, OSError) as error:
             status, failure = _FAILED, error

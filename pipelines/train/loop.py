@@ -14,10 +14,12 @@ from ..common.files import installed_versions, write_json
 from ..common.progress import progress_bar
 from ..data.batches import TrainingInput
 from ..data.prepared import PreparedData
+from ..data.sequences import training_input as open_training_input
 from ..errors import DivergedError, UserError
 from ..runs.build import build_model, build_optimizer
 from ..runs.checkpoints import Checkpoints, TrainingState
 from ..runs.distribution import Cluster
+from ..runs.features import describe, run_features
 from ..runs.folder import RESULT, Run, discard_replaced
 from ..runs.ranks import evaluation_users
 from ..runs.settings import TrainSettings
@@ -105,7 +107,8 @@ class Bookkeeper(tf.keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Restores the mean loss of an interrupted interval, which Keras has just reset."""
         if self._resumed_loss is not None:
-            self.model.loss_tracker.set_weights(self._resumed_loss)
+            for variable, value in zip(self.model.loss_tracker.variables, self._resumed_loss):
+                variable.assign(value)
             self._resumed_loss = None
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -149,7 +152,9 @@ class Bookkeeper(tf.keras.callbacks.Callback):
         now = time.monotonic()
         self._state.seconds += now - self._clock
         self._clock = now
-        self._state.mean_loss = [float(value) for value in self.model.loss_tracker.get_weights()]
+        self._state.mean_loss = [
+            float(value.numpy()) for value in self.model.loss_tracker.variables
+        ]
         self._checkpoints.save(self._state)
 
     def _check_loss(self, loss: float) -> None:
@@ -213,13 +218,18 @@ def _train(
 ) -> dict[str, Any]:
     settings = run.settings
     tf.keras.utils.set_random_seed(settings.seed % 2**32)
-    training_input = TrainingInput(data.split("train"), data.num_items, settings.window_options)
+    window_options = settings.window_options
+    features = run_features(settings, data)
+    split = data.split("train")
+    training_input = open_training_input(
+        split, data.num_items, window_options, features.example_columns(split)
+    )
     validation_users = evaluation_users(data, "valid", settings, settings.max_validation_users)
     total_steps = settings.max_steps or settings.epochs * training_input.steps_per_epoch
     interval = settings.steps_per_epoch or training_input.steps_per_epoch
-    num_users = data.split("train").num_users
+    num_users = split.num_users
     with cluster.strategy.scope():
-        model = build_model(settings, data.num_items, data.item_counts, num_users)
+        model = build_model(settings, data.num_items, data.item_counts, num_users, features)
         model.compile(build_optimizer(cluster.adapted(settings), data.num_items, total_steps))
         model.optimizer.build(model.trainable_variables)
         checkpoints = Checkpoints(run.path, model, writes=cluster.is_chief)
@@ -233,8 +243,9 @@ def _train(
         )
     print(
         f"{settings.loss_title}\n"
-        f"{training_input.num_examples:,} examples of {data.split('train').num_users:,} users, "
+        f"{training_input.num_examples:,} examples of {num_users:,} users, "
         f"{data.num_items:,} items; {total_steps:,} steps at most, a validation every {interval:,}"
+        + describe(features)
     )
     if restored:
         print(f"continuing after step {state.step:,}")

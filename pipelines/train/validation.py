@@ -75,7 +75,7 @@ class Validator:
             return catalogue_of(model, num_items, self._shared)
 
         return RecallCallback(
-            lambda: embed_histories(model, users.histories, users.numbers),
+            lambda: embed_histories(model, users.histories, users.numbers, users.columns),
             catalogue,
             users.targets,
             **pairs_of(users, settings.exclude_history),
@@ -90,7 +90,7 @@ class Validator:
             # AutoGraph takes longer than the rest of the probe, and nothing branches on a tensor.
             @tf.function(autograph=False)
             def probe(number: tf.Tensor) -> dict[str, tf.Tensor]:
-                features = self._input.batch(number)
+                features = self._input.inspected_batch(number)
                 queries, candidates, _, mask = model.scored_batch(features)
                 scores = tf.matmul(queries, candidates, transpose_b=True)
                 scores /= self._settings.temperature

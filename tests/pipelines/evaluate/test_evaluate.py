@@ -13,8 +13,14 @@ import tensorflow as tf
 from pipelines.__main__ import main
 from pipelines.data.batches import EvaluationInput
 from pipelines.data.prepared import PreparedData
-from pipelines.runs.ranks import ranks_by_chance
+from pipelines.errors import UserError
+from pipelines.evaluate import _cold
+from pipelines.evaluate.report import Contender
+from pipelines.runs.ranks import evaluation_users, ranks_by_chance, with_validation
+from pipelines.runs.settings import TrainSettings
+from tests.support.presplit import presplit_data
 from tests.support.processes import run_step
+from tfrs_croloss.metrics import summarize_ranks
 
 CUTOFFS = (5, 20, 50)
 
@@ -52,7 +58,8 @@ def plain_recall(
     return float(np.mean(by_user)), found / total
 
 
-@pytest.mark.parametrize("exclude_history", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("exclude_history", [True, False])
 def test_recall_is_that_of_the_exported_embeddings(
     tiny_run: Path, tiny_data: Path, tmp_path: Path, exclude_history: bool
 ) -> None:
@@ -186,3 +193,54 @@ def test_what_cannot_be_evaluated_is_one_line(
     command = ["evaluate", "--run", str(tmp_path / "empty"), "--data", str(tiny_data)]
     assert main(command) == 2
     assert "has no trained weights yet" in capsys.readouterr().err
+
+
+def test_validation_pairs_can_be_excluded_from_the_test(
+    tmp_path: Path, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = PreparedData.load(presplit_data(tmp_path))
+    users = evaluation_users(data, "test", TrainSettings())
+    parts = {}
+    for part in ("train", "valid", "test"):
+        lines = (tmp_path / "raw" / f"{part}.txt").read_text().splitlines()
+        parts[part] = {tuple(line.split()) for line in lines}
+    names, test_users = data.item_ids(), data.split("test").user_ids()
+
+    def pairs(seen: tf.RaggedTensor) -> set[tuple[str, str]]:
+        return {
+            (test_users[row], names[item])
+            for row, items in enumerate(seen.to_list())
+            for item in items
+        }
+
+    assert pairs(users.seen) == parts["train"]
+    assert pairs(with_validation(users, data).seen) == parts["train"] | parts["valid"]
+    # Users of a log are in one of the splits.
+    with pytest.raises(UserError, match="--exclude-validation should have data whose test users"):
+        log = PreparedData.load(tiny_data)
+        with_validation(evaluation_users(log, "test", TrainSettings()), log)
+
+
+@pytest.mark.parametrize("options", [["--split", "valid", "--exclude-history"], []])
+def test_validation_is_excluded_with_the_history_from_the_test(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", "--run", str(tmp_path), "--exclude-validation", *options]) == 2
+    assert "should come with --split test and --exclude-history" in capsys.readouterr().err
+
+
+def test_cold_targets_have_recall_of_their_own() -> None:
+    data = PreparedData(Path(), {}, np.array([5, 0, 3, 0]))
+    users = EvaluationInput(
+        histories=np.zeros([2, 1], np.int32),
+        targets=np.array([0, 1, 3]),
+        users=np.array([0, 0, 1]),
+        seen=tf.ragged.constant([[2], [2]]),
+    )
+    ranks, rows = [1, 2, 4], users.users
+    report = summarize_ranks(ranks, num_items=4, user_rows=rows, cutoffs=[1, 3])
+    (cold,) = _cold(data, users, [Contender("model", "title", report)])
+    assert cold.name == "model" and cold.report.ranks.tolist() == [2, 4]
+    assert cold.report.pairs.recall == {1: 0.0, 3: 1 / 2}
+    warm = PreparedData(Path(), {}, np.array([5, 1, 3, 1]))
+    assert _cold(warm, users, [Contender("model", "title", report)]) == []

@@ -40,7 +40,10 @@ from pipelines.runs.folder import data_checksum
 from pipelines.runs.losses import LOSSES, contestants
 from pipelines.runs.settings import TrainSettings, train_command
 from pipelines.runs.spaces import Range
+from tests.support.presplit import presplit_data
 from tests.support.processes import run_step, start_step
+from tests.support.server_process import Server
+from tfrs_croloss.serving import publish
 
 SMALL: dict[str, Any] = {
     "dim": 8,
@@ -156,7 +159,9 @@ def test_train_command_gives_the_settings_back(loss: str) -> None:
     if loss in ("cro", "lambda"):
         changes.update(kernel="hinge", rank_kernel="unit_step", alpha=0.7, margin=2.5)
     if loss == "sl_at_k":
-        changes.update(retrieval_size=30, weight_temperature=0.4)
+        changes.update(retrieval_size=30, weight_temperature=0.4, differentiate_weight=False)
+    if loss == "talos":
+        changes.update(retrieval_size=30)
     settings = small_settings().with_loss(loss, **changes)
     words = shlex.split(train_command(settings, "a folder", "out"))
     assert words[:3] == ["python", "-m", "pipelines"]
@@ -375,11 +380,15 @@ def test_compare_knows_every_loss_and_group() -> None:
         "softmax", "triplet", "bpr", "psl",
     ]  # fmt: skip
     assert list(compare.chosen_contestants(["baselines"])) == [
-        "bce", "gbce", "psl", "bsl", "sl_at_k",
+        "bce", "gbce", "psl", "bsl", "sl_at_k", "talos", "llpauc",
     ]  # fmt: skip
     family = compare.chosen_contestants(["family"])
     assert {it.loss for it in family.values()} == {"cro", "lambda"}
-    assert [name for name, it in contestants().items() if it.sized] == ["sl_at_k", "lambda-sized"]
+    assert [name for name, it in contestants().items() if it.sized] == [
+        "sl_at_k",
+        "talos",
+        "lambda-sized",
+    ]
 
 
 @pytest.mark.slow
@@ -418,29 +427,13 @@ def test_compare_reads_the_test_after_the_choice(
         assert result["settings"]["temperature"] == chosen["temperature"]
 
 
-def presplit_data(folder: Path) -> Path:
-    """Every user's pairs over three files: two groups of users, each with items of its own."""
-    generator = np.random.default_rng(0)
-    parts: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
-    for user in range(60):
-        items = generator.permutation(20)[:12] + 20 * (user % 2)
-        for number, item in enumerate(items):
-            part = "train" if number < 8 else "valid" if number < 10 else "test"
-            parts[part].append(f"{user} {item}")
-    (folder / "raw").mkdir()
-    for name, lines in parts.items():
-        generator.shuffle(lines)
-        (folder / "raw" / f"{name}.txt").write_text("\n".join(lines) + "\n")
-    run_step("prepare", "--source", "presplit", "--input", folder / "raw", "--out", folder / "data")
-    return folder / "data"
-
-
-@pytest.mark.parametrize(
-    "mode",
-    ["--whole-catalogue", pytest.param("--no-whole-catalogue", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["--whole-catalogue", "--no-whole-catalogue"])
 def test_matrix_factorization_learns(
-    tmp_path: Path, mode: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    mode: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data = presplit_data(tmp_path)
     run_step(
@@ -455,11 +448,37 @@ def test_matrix_factorization_learns(
     # 32, and with the vectors of other users half at best.
     assert found["model"]["users"]["recall@12"] > 0.75
     assert found["random"]["users"]["recall@12"] < 0.6
-    # It knows its users by number, so nothing could answer for a history.
-    command = ["export", "--run", str(tmp_path / "run"), "--out", str(tmp_path / "model")]
-    assert main(command) == 2
-    assert "Train with --tower history" in capsys.readouterr().err
-    assert not (tmp_path / "model").exists()
+    # It knows its users by number, and is served by their ids.
+    if mode == "--whole-catalogue":
+        monkeypatch.setattr(publish, "check_round_trip", lambda *_: None)
+    out = tmp_path / "model"
+    capsys.readouterr()
+    run_step("export", "--run", tmp_path / "run", "--out", out, "--top-n", 12)
+    assert f"query --model {out} --user" in capsys.readouterr().out
+    for user in ("6", "7"):
+        run_step("query", "--model", out, "--user", user, "--top-n", 12)
+        items = [int(line.split()[1]) for line in capsys.readouterr().out.splitlines()[-12:]]
+        assert np.mean([item // 20 == int(user) % 2 for item in items]) > 0.75
+    if mode == "--no-whole-catalogue":
+        check_the_server(out, items)
+    run_step("query", "--model", out, "--user", "nobody")
+    assert "this is the answer for the average user" in capsys.readouterr().out
+    assert main(["query", "--model", str(out), "--history", "3"]) == 2
+    assert "takes user as its query. Received: --history. Use --user" in capsys.readouterr().err
+
+
+def check_the_server(model: Path, items_of_seven: list[int]) -> None:
+    """`serve` gives the items that `query` gives, over REST, and knows whom it does not know."""
+    server = Server(model)
+    try:
+        instances = [{"user": user, "top_n": 12} for user in ("7", "nobody")]
+        status, answer = server.post({"signature_name": "recommend", "instances": instances})
+    finally:
+        assert server.stop() == 0
+    assert status == 200
+    known, unknown = answer["predictions"]
+    assert [int(item) for item in known["item_ids"]] == items_of_seven
+    assert [known["is_default"], unknown["is_default"]] == [False, True]
 
 
 def test_matrix_factorization_needs_known_users(
@@ -473,12 +492,14 @@ def test_matrix_factorization_needs_known_users(
 # The search.
 
 
+@pytest.mark.slow
 def test_tune_resumes_and_names_the_winner(
     tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     optuna = pytest.importorskip("optuna")
     out = tmp_path / "out"
     command = ["tune", "--data", tiny_data, "--out", out, "--retrieval-size", 20, *OPTIONS]
+    command += ["--pruner", "none"]
     run_step(*command, "--trials", 1)
     storage = f"sqlite:///{out / 'study.db'}"
     # What a killed process leaves: a trial that still runs.
@@ -531,7 +552,7 @@ def test_tune_can_search_every_loss(loss: str) -> None:
         if "retrieval_size" in LOSSES[loss].required:
             assert settings.retrieval_size == 20
         asked |= set(trial.drawn)
-    family = {"kernel", "weighting", "alpha", "margin"}
+    family = {"kernel", "weighting", "alpha", "margin", "pull_by_rank", "easing"}
     own = {"cro": family, "lambda": family | {"rank_kernel"}}.get(loss, set(LOSSES[loss].space))
     assert asked == {"loss", "temperature", "learning_rate"} | own
 
@@ -549,11 +570,11 @@ def test_tune_goes_on_with_a_search_of_an_older_version(tiny_data: Path, tmp_pat
     data, base = PreparedData.load(tiny_data), small_settings()
     older = {"settings": base.as_dict(), "data_checksum": data_checksum(data)}
     (tmp_path / "config.json").write_text(json.dumps(older))
-    tune._check_same_search(tmp_path, base, ("cro", "lambda"), data)
+    tune.check_same_search(tmp_path, base, ("cro", "lambda"), data)
     with pytest.raises(UserError, match="losses: cro lambda there, psl now"):
-        tune._check_same_search(tmp_path, base, ("psl",), data)
+        tune.check_same_search(tmp_path, base, ("psl",), data)
     with pytest.raises(UserError, match="dim: 8 there, 9 now"):
-        tune._check_same_search(tmp_path, small_settings(dim=9), ("cro", "lambda"), data)
+        tune.check_same_search(tmp_path, small_settings(dim=9), ("cro", "lambda"), data)
 
 
 def test_tune_without_optuna(
@@ -581,7 +602,7 @@ def test_page_escapes_and_marks() -> None:
 
 
 def fake_result(seed: int, recall: float) -> dict[str, Any]:
-    averages = {"recall@50": recall, "mrr": 0.1}
+    averages = {"recall@50": recall, "ndcg@50": recall / 2, "mrr": 0.1}
     return {"seed": seed, "loss": "x", "test": {"users": averages, "pairs": averages}}
 
 
@@ -590,8 +611,11 @@ def test_flat_table_marks_the_best_and_tests_it() -> None:
         "softmax": report.by_seed([fake_result(1, 0.10), fake_result(2, 0.12)]),
         "other": report.by_seed([fake_result(1, 0.13), fake_result(2, 0.17), None]),
     }
-    table, _, differences = report.flat_blocks(rows, "users", "softmax", {"other": {50: 14.0}})
-    assert isinstance(table, Grid) and isinstance(differences, Grid)
+    blocks = report.flat_blocks(rows, "users", "softmax", {"other": {50: 14.0}})
+    table, _, differences, _, gains = blocks
+    assert isinstance(table, Grid) and isinstance(differences, Grid) and isinstance(gains, Grid)
+    assert gains.header == ["loss", "NDCG@50"]
+    assert gains.rows[1][1] == Field("7.50 ± 1.00", best=True)
     assert table.rows[0][1] == Field("11.00 ± 1.00")
     assert table.rows[1][1] == Field("15.00 ± 2.00", "paper 14.00", best=True)
     # Differences of 3 and 5: t = 4 / 1 with one degree of freedom.
@@ -599,6 +623,8 @@ def test_flat_table_marks_the_best_and_tests_it() -> None:
     assert differences.rows == [[Field("other"), Field("+36.4 %", f"p = {p_value:.3f}")]]
     summary = report.summary_json(rows, "users", "softmax")
     assert summary["other"]["recall@50"]["p_value"] == pytest.approx(p_value)
+    assert summary["other"]["ndcg@50"]["mean"] == pytest.approx(7.5)
+    assert summary["other"]["ndcg@50"]["p_value"] == pytest.approx(p_value)
 
 
 @pytest.mark.parametrize(

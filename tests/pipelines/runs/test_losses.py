@@ -21,49 +21,77 @@ from tfrs_croloss import (
     BinaryCrossEntropy,
     CROLoss,
     LambdaCROLoss,
+    LowerLeftPartialAUC,
     PairwiseSoftmaxLoss,
     RetrievalSizeWeighting,
     SoftmaxAtK,
+    Talos,
 )
-from tfrs_croloss.losses import RetrievalLoss, kernels
+from tfrs_croloss.losses import Pull, RetrievalLoss, kernels
 
+MEAN = {"reduction": "sum_over_batch_size"}  # what the learning rates of the pipelines are for
+FAMILY = {**MEAN, "count_copies": True}  # every copy of a negative is a draw of its own
 EXAMPLES: list[tuple[dict[str, Any], Any, str]] = [
-    ({"loss": "cro", "alpha": 1.2}, CROLoss(1.2, "softplus", 99), "CROLoss (softplus, alpha 1.2)"),
+    (
+        {"loss": "cro", "alpha": 1.2},
+        CROLoss(1.2, "softplus", 99, **FAMILY),
+        "CROLoss (softplus, alpha 1.2)",
+    ),
     (
         {"loss": "cro", "retrieval_size": 20},
-        CROLoss(num_items=99, retrieval_size=20),
+        CROLoss(num_items=99, retrieval_size=20, **FAMILY),
         "CROLoss (softplus, for 20 retrieved)",
     ),
     (
         {"loss": "lambda", "retrieval_size": 20, "kernel": "exponential"},
-        LambdaCROLoss(kernel="exponential", num_items=99, retrieval_size=20),
+        LambdaCROLoss(kernel="exponential", num_items=99, retrieval_size=20, **FAMILY),
         "LambdaCROLoss (sigmoid ranks, exponential gaps, for 20 retrieved)",
     ),
     (
+        {"loss": "lambda", "easing": 0.03, "pull": 0.95, "descent": "log_rank"},
+        LambdaCROLoss(num_items=99, pull=Pull(0.95, 0.03), descent="log_rank", **FAMILY),
+        "LambdaCROLoss (sigmoid ranks, softplus gaps, alpha 1, pull 0.95, easing 0.03, log form)",
+    ),
+    (
         {"loss": "softmax"},
-        CROLoss(1.0, "exponential", 99),
+        CROLoss(1.0, "exponential", 99, **FAMILY),
         "CROLoss (exponential, alpha 1) = softmax",
     ),
-    ({"loss": "bce"}, BinaryCrossEntropy(0.0, 99, name="bce"), "binary cross-entropy"),
+    ({"loss": "bce"}, BinaryCrossEntropy(0.0, 99, name="bce", **MEAN), "binary cross-entropy"),
     (
         {"loss": "gbce", "calibration": 0.5},
-        BinaryCrossEntropy(0.5, 99, name="gbce"),
+        BinaryCrossEntropy(0.5, 99, name="gbce", **MEAN),
         "gBCE (calibration 0.5)",
     ),
     (
         {"loss": "psl", "activation": "atan", "temperature": 0.4},
-        PairwiseSoftmaxLoss("atan", 0.2, 99),
+        PairwiseSoftmaxLoss("atan", 0.2, 99, **MEAN),
         "PSL (atan)",
     ),
     (
         {"loss": "bsl", "negative_exponent": 1.25},
-        BilateralSoftmax(1.25, 99),
+        BilateralSoftmax(1.25, 99, **MEAN),
         "BSL (exponent 1.25)",
     ),
     (
         {"loss": "sl_at_k", "retrieval_size": 20, "weight_temperature": 2.0, "temperature": 0.5},
-        SoftmaxAtK(20, 4.0, 99),
+        SoftmaxAtK(20, 4.0, 99, **MEAN),
         "SL@20 (weights of 2)",
+    ),
+    (
+        {"loss": "sl_at_k", "retrieval_size": 20, "differentiate_weight": False},
+        SoftmaxAtK(20, 10.0, 99, differentiate_weight=False, **MEAN),
+        "SL@20 (weights of 1, without their gradient)",
+    ),
+    (
+        {"loss": "talos", "retrieval_size": 20, "temperature": 0.5},
+        Talos(20, 0.5, 99, **MEAN),
+        "Talos@20",
+    ),
+    (
+        {"loss": "llpauc", "negative_share": 0.25},
+        LowerLeftPartialAUC(1.0, 0.25, 99, **MEAN),
+        "LLPAUC (the highest 0.25 of the negatives)",
     ),
 ]
 
@@ -89,6 +117,7 @@ def test_every_entry_builds_and_has_a_title(name: str) -> None:
     settings = TrainSettings(loss=name, **SIZE[name])
     assert isinstance(build_loss(settings, 99), RetrievalLoss)
     assert build_loss(settings, 99).num_items == 99
+    assert build_loss(settings, 99).reduction == MEAN["reduction"]
     assert settings.loss_title
     assert LOSSES[name].group in GROUPS
 
@@ -203,6 +232,9 @@ def test_any_loss_can_be_exchanged_for_any_other(before: str, after: str) -> Non
         ({"loss": "softmax", "alpha": 1.2}, "should come without --alpha"),
         ({"loss": "psl", "rank_kernel": "sigmoid"}, "should come without --rank-kernel"),
         ({"loss": "sl_at_k"}, "should have --retrieval-size"),
+        ({"loss": "talos"}, "should have --retrieval-size"),
+        ({"loss": "llpauc", "negative_share": 1.5}, "above 0 and at most 1"),
+        ({"loss": "llpauc", "negative_share": 0.0}, "above 0 and at most 1"),
         ({"loss": "gbce", "retrieval_size": 5}, "should come without --retrieval-size"),
         ({"retrieval_size": 5, "alpha": 1.2}, "--retrieval-size should come without --alpha"),
         ({"retrieval_size": 0}, "--retrieval-size should be a whole number of at least 1"),
@@ -226,15 +258,18 @@ def test_what_does_not_go_together_is_refused(fields: dict[str, Any], message: s
     [
         pytest.param("--loss lambda --retrieval-size 20", marks=pytest.mark.slow),
         pytest.param("--loss gbce --calibration 0.9", marks=pytest.mark.slow),
-        "--loss psl --activation relu --mixed-precision",
+        pytest.param("--loss psl --activation relu --mixed-precision", marks=pytest.mark.slow),
         pytest.param("--loss bsl --in-batch-negatives", marks=pytest.mark.slow),
         pytest.param(
             "--loss sl_at_k --retrieval-size 20 --in-batch-negatives --mask-known-positives",
             marks=pytest.mark.slow,
         ),
+        "--loss talos --retrieval-size 20 --whole-catalogue --mixed-precision",
+        pytest.param("--loss llpauc --in-batch-negatives", marks=pytest.mark.slow),
     ],
 )
 def test_they_train(options: str, tiny_data: Path, tmp_path: Path) -> None:
+    """Other losses train in quick tests of the settings, of experiments and of `train` itself."""
     base = "--dim 8 --batch-size 32 --max-steps 5 --negatives-per-example 3".split()
     run_step("train", "--data", tiny_data, "--out", tmp_path / "run", *base, *options.split())
     (row,) = json.loads((tmp_path / "run" / "history.json").read_text())

@@ -15,15 +15,21 @@ from pipelines.common.options import dashed, options_of
 from pipelines.errors import UserError
 from pipelines.experiments.cells import SHARED_SETTINGS
 from pipelines.runs.folder import Run
-from pipelines.runs.settings import TrainSettings, shared_settings
+from pipelines.runs.settings import TrainSettings, shared_settings, train_command
 from tests.support.processes import run_step
 
-# The keys of config.json when this test was written: existing runs have them.
+# The keys of config.json: existing runs have them, those of earlier versions without NEW_KEYS.
+NEW_KEYS = """
+pull easing descent differentiate_weight negative_share stddev item_bias weight_decay
+blocks heads dropout
+item_features user_features context_features feature_dim item_id_dropout hidden
+""".split()
 KEYS = """
 loss kernel rank_kernel alpha retrieval_size margin rank_estimate calibration activation
-negative_exponent weight_temperature dim tower encoder similarity temperature history_length
-min_history positions batch_size negatives_per_example whole_catalogue in_batch_negatives
-memory_size mask_known_positives optimizer learning_rate schedule epochs max_steps steps_per_epoch
+negative_exponent weight_temperature dim tower encoder similarity
+temperature history_length min_history positions batch_size negatives_per_example
+whole_catalogue in_batch_negatives memory_size mask_known_positives optimizer learning_rate
+schedule epochs max_steps steps_per_epoch
 early_stopping_patience monitor monitor_average max_validation_users cutoffs exclude_history
 mixed_precision seed
 """.split()
@@ -45,7 +51,7 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 
 
 def test_keys_of_existing_runs() -> None:
-    assert set(TrainSettings().as_dict()) == set(KEYS)
+    assert set(TrainSettings().as_dict()) == {*KEYS, *NEW_KEYS}
 
 
 def test_every_field_is_an_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,9 +80,14 @@ def test_a_run_of_an_earlier_version_loads() -> None:
         "exclude_history": True, "mixed_precision": False, "seed": 3,
     }  # fmt: skip
     settings = TrainSettings.from_dict(record)
-    assert settings.as_dict() == record
+    defaults = TrainSettings().as_dict()
+    assert settings.as_dict() == {**{name: defaults[name] for name in NEW_KEYS}, **record}
     assert (settings.temperature, settings.cutoffs) == (1.0, (20, 50))
     assert settings.loss_title == "CROLoss (exponential, alpha 1) = softmax"
+    # SL@K had no gradient of its weight then.
+    older = {"loss": "sl_at_k", "retrieval_size": 20}
+    assert not TrainSettings.from_dict(older).differentiate_weight
+    assert TrainSettings.from_dict({**older, "differentiate_weight": True}).differentiate_weight
 
 
 @pytest.mark.parametrize(
@@ -92,7 +103,22 @@ def test_a_run_of_an_earlier_version_loads() -> None:
         ({"monitor": "recall@0"}, "--monitor should be recall@N, such as recall@50"),
         ({"cutoffs": (5, 0)}, "--cutoffs should be whole numbers of at least 1"),
         ({"cutoffs": ()}, "--cutoffs should be whole numbers of at least 1"),
-        ({"encoder": "rnn"}, "--encoder should be one of mean, gru. Received: 'rnn'."),
+        ({"encoder": "rnn"}, "--encoder should be one of mean, gru, transformer. Received: 'rnn'."),
+        ({"blocks": 3}, "--blocks should come with --tower history --encoder transformer"),
+        ({"encoder": "gru", "dropout": 0.0}, "--dropout should come with --tower history"),
+        (
+            {"encoder": "transformer", "tower": "matrix-factorization", "heads": 2},
+            "Received: 2 with --tower matrix-factorization",
+        ),
+        ({"encoder": "transformer", "heads": 3}, "--heads should divide --dim. Received: 3 and 32"),
+        (
+            {"tower": "matrix-factorization", "positions": "sequences"},
+            "--positions sequences should come with --tower history",
+        ),
+        (
+            {"positions": "sequences", "min_history": 0},
+            "--positions sequences should have --min-history of at least 1",
+        ),
         ({"whole_catalogue": "yes"}, "--whole-catalogue should be true or false. Received: 'yes'."),
         ({"epochs": None}, "--epochs should be a whole number of at least 1. Received: None."),
         ({"negatives_per_example": 0}, "there should be negatives"),
@@ -127,13 +153,25 @@ def test_wrong_words(words: str, message: str, capsys: pytest.CaptureFixture[str
         ("--loss softmax --kernel exponential", "--loss softmax should come without --kernel"),
         ("--loss bpr --alpha 1", "which is an option of --loss cro, lambda. Received: 1.0"),
         ("--calibration 0.5", "--loss cro should come without --calibration"),
-        ("--loss psl --retrieval-size 5", "is an option of --loss cro, lambda, sl_at_k"),
+        ("--loss psl --retrieval-size 5", "is an option of --loss cro, lambda, sl_at_k, talos"),
     ],
 )
 def test_options_of_other_losses_are_refused(words: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         parsed(*words.split())
     assert message in str(caught.value)
+
+
+def test_a_transformer_is_trained_on_sequences_unless_told_otherwise() -> None:
+    assert parsed().positions == "all"
+    assert parsed("--encoder", "gru").positions == "all"
+    settings = parsed("--encoder", "transformer")
+    assert settings.positions == "sequences"
+    assert "--positions" not in train_command(settings, "d", "o")
+    settings = parsed("--encoder", "transformer", "--positions", "all")
+    assert settings.positions == "all"
+    assert "--positions all" in train_command(settings, "d", "o")
+    assert parsed("--tower", "matrix-factorization").positions == "all"
 
 
 # Files.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -33,6 +34,7 @@ OPTIONS = (
 ).split()
 
 SECONDS = 400
+STARTS = 3
 
 
 class Processes:
@@ -82,6 +84,21 @@ class Processes:
             for kind, size in sizes.items()
             for index in range(size)
         }
+
+    def run_cluster(
+        self, strategy: str, *options: object, step: str = "train", **sizes: int
+    ) -> dict[str, str]:
+        """What each process of a cluster has printed when all have ended well.
+
+        TensorFlow gives up a process that is silent for ten seconds, as on a machine that is too
+        busy. The cluster is then started again, as the error asks.
+        """
+        for _ in range(STARTS):
+            cluster = self.start_cluster(strategy, *options, step=step, **sizes)
+            codes = [process.wait(timeout=SECONDS) for process in cluster.values()]
+            if LOST_WORKER not in codes:
+                break
+        return {name: self.wait(process) for name, process in cluster.items()}
 
     def wait(self, process: subprocess.Popen[str], expected: int = 0) -> str:
         """What a process that ends with the expected code has printed."""
@@ -180,24 +197,27 @@ def test_the_parts_of_all_replicas_are_the_batches_of_one(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replicas", [2, 4])
 def test_replicas_follow_the_curve_of_one(
-    processes: Processes, curve: list[dict[str, float]], replicas: int
+    processes: Processes, curve: list[dict[str, float]]
 ) -> None:
+    replicas = 3
     processes.wait(processes.start("--strategy", "mirrored", "--replicas", replicas))
     assert_same_curve(processes.out, curve)
     recorded = json.loads((processes.out / "config.json").read_text())["strategy"]
     assert recorded == {"name": "mirrored", "replicas": replicas, "workers": 1, "shards": 1}
 
 
+@pytest.mark.slow
 def test_replicas_that_share_the_catalogue_find_the_recall_of_one(
-    alone: Path, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+    tiny_run: Path, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    alone = Path(shutil.copytree(tiny_run, tmp_path / "run"))
     together = Processes(tiny_data, alone)
-    process = together.start("--strategy", "mirrored", "--replicas", 3, step="evaluate")
+    data = "--data", tiny_data
+    process = together.start(*data, "--strategy", "mirrored", "--replicas", 3, step="evaluate")
     assert "items, shared by 3 replicas" in together.wait(process)
     found = measured(alone)
-    run_step("evaluate", "--run", alone, "--cutoffs", 10, "--exclude-history")
+    run_step("evaluate", "--run", alone, *data, "--cutoffs", 10, "--exclude-history")
     assert "shared by" not in capsys.readouterr().out
     assert found == measured(alone)
 
@@ -206,19 +226,17 @@ def test_replicas_that_share_the_catalogue_find_the_recall_of_one(
 def test_two_processes_follow_the_curve_of_one_and_only_the_chief_writes(
     processes: Processes, curve: list[dict[str, float]]
 ) -> None:
-    cluster = processes.start_cluster("multi-worker", worker=2)
-    assert "evaluate --run" in processes.wait(cluster["worker 0"])
-    assert "evaluate --run" not in processes.wait(cluster["worker 1"])
+    printed = processes.run_cluster("multi-worker", worker=2)
+    assert "evaluate --run" in printed["worker 0"]
+    assert "evaluate --run" not in printed["worker 1"]
     assert_same_curve(processes.out, curve)
     names = {path.name for path in processes.out.iterdir()}
     assert not [name for name in names if name.startswith(".tmp")]
     assert json.loads((processes.out / "result.json").read_text())["strategy"]["workers"] == 2
 
-    cluster = processes.start_cluster("multi-worker", step="evaluate", worker=2)
-    printed = processes.wait(cluster["worker 0"])
-    assert "items, shared by 2 replicas" in printed and "over pairs" in printed
-    printed = processes.wait(cluster["worker 1"])
-    assert "shared by" not in printed and "over pairs" not in printed
+    printed = processes.run_cluster("multi-worker", step="evaluate", worker=2)
+    for words in ("items, shared by 2 replicas", "over pairs"):
+        assert words in printed["worker 0"] and words not in printed["worker 1"]
     found = measured(processes.out)
     run_step("evaluate", "--run", processes.out, "--cutoffs", 10, "--exclude-history")
     assert found == measured(processes.out)
@@ -239,9 +257,8 @@ def test_a_killed_process_ends_the_others_and_all_continue_from_the_checkpoint(
     assert "another process of the cluster is gone" in printed and "Traceback" not in printed
     assert not (processes.out / "result.json").exists()
 
-    again = processes.start_cluster("multi-worker", chief=1, worker=1)
-    for process in again.values():
-        assert "continuing after step" in processes.wait(process)
+    again = processes.run_cluster("multi-worker", chief=1, worker=1)
+    assert all("continuing after step" in printed for printed in again.values())
     assert_same_curve(processes.out, curve)
 
 

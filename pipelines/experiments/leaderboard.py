@@ -1,0 +1,385 @@
+"""The table ``leaderboard``: matrix factorisations on splits that others have published results on.
+
+Every loss has the same number of trials, which successive halving cuts short. The best trial in
+validation decides its settings, which are then trained with several seeds and measured on the test
+split, beside the published numbers.
+
+::
+
+    OUT/SET/data                      the prepared data
+    OUT/SET/LOSS/study.db, results/   the search of a loss
+    OUT/SET/finals/results/           the chosen settings, each with its seeds
+    OUT/report.html, report.md, summary.json
+
+The same command on the same folder continues with what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from .. import prepare
+from ..common.files import write_json
+from ..common.page import Block, Field, Grid, Heading, Text, write_page
+from ..data.prepared import PreparedData
+from ..errors import UserError
+from ..runs.losses import Contestant
+from ..runs.settings import TrainSettings
+from ..runs.spaces import Range
+from . import report
+from .cells import Cell, Variant, data_defaults
+from .compare import REFERENCE, chosen_contestants, comparison_settings
+from .measure import Interval, interval_over_seeds, interval_over_users
+from .published_splits import LEADERBOARD, PUBLISHED, SIZE
+from .runner import Runner
+from .study import study_database
+from .tune import STUDY, Search, check_same_search, drawing, import_optuna
+
+_SEARCH_SEED = 0
+_TEMPERATURES = Range(0.05, 0.5, logarithmic=True)
+_METRICS = (f"recall@{SIZE}", f"ndcg@{SIZE}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the command line decides.
+
+    Attributes:
+      raw: folder with a folder of train and test files for each data set.
+      out: folder of the experiment.
+      sets: names of the data sets.
+      contestants: the losses by name.
+      trials: number of trials of each loss.
+      seeds: seeds of the chosen settings.
+      given: settings of every run that differ from the published ones.
+      train: whether to train; otherwise the page is written from the results at hand.
+      keep_runs: whether to keep the weights of finished runs.
+    """
+
+    raw: Path
+    out: Path
+    sets: tuple[str, ...]
+    contestants: dict[str, Contestant]
+    trials: int
+    seeds: tuple[int, ...]
+    given: dict[str, Any]
+    train: bool = True
+    keep_runs: bool = False
+
+
+def run_leaderboard(args: argparse.Namespace, given: dict[str, Any]) -> None:
+    """Searches, trains and writes the page.
+
+    Args:
+      args: options of ``reproduce``.
+      given: settings that were given for every run.
+    """
+    options = read_options(args, given)
+    boards = [Board(name, options) for name in options.sets]
+    for board in boards:
+        board.run()
+        write(boards, options)
+    print(f"\nreport: {options.out / 'report.html'} and report.md")
+
+
+def read_options(args: argparse.Namespace, given: dict[str, Any]) -> Options:
+    """The options, checked.
+
+    Raises:
+      UserError: a data set is unknown or missing, or the seeds of search and test are the same.
+    """
+    raw = Path(args.data)
+    seeds = range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds))
+    if _SEARCH_SEED in seeds:
+        raise UserError(
+            f"--first-seed should be above {_SEARCH_SEED}, the seed of the search. Received: "
+            f"{args.first_seed}."
+        )
+    for name in args.sets:
+        if not (raw / name).is_dir():
+            raise UserError(
+                f"--data should be a folder with a folder {name} of train and test files, as "
+                f"--source presplit reads them. Received: {raw}. Check the path, or change --sets."
+            )
+    return Options(
+        raw=raw,
+        out=Path(args.out or LEADERBOARD),
+        sets=tuple(dict.fromkeys(args.sets)),
+        contestants=chosen_contestants(args.losses),
+        trials=min(args.trials, 2) if args.quick else args.trials,
+        seeds=tuple(seeds),
+        given={**({"max_steps": 40, "steps_per_epoch": 20} if args.quick else {}), **given},
+        train=not args.report_only,
+        keep_runs=args.keep_runs,
+    )
+
+
+def protocol_settings(data: PreparedData, given: dict[str, Any]) -> TrainSettings:
+    """The settings of the published protocol, with what was given in place of them.
+
+    Batches of 1,024 pairs, embeddings that start from N(0, 1), 200 passes over the pairs, and a
+    validation after every five; but every item of the catalogue is a negative, and training stops
+    after six validations without a new best.
+    """
+    batch_size = given.get("batch_size", 1_024)
+    pairs = len(data.split("train").items)
+    steps = math.ceil(pairs / batch_size)
+    base = dataclasses.replace(
+        comparison_settings(SIZE, "matrix-factorization"),
+        cutoffs=(20, 50, 100),
+        stddev=1.0,
+        whole_catalogue=True,
+        max_steps=200 * steps,
+        steps_per_epoch=5 * steps,
+        early_stopping_patience=6,
+        max_validation_users=None,
+        seed=_SEARCH_SEED,
+    )
+    return dataclasses.replace(base, **{**data_defaults(data), **given})
+
+
+def suggest(trial: Any, name: str, contestant: Contestant, base: TrainSettings) -> Variant:
+    """A trial of Optuna as a loss with its options: temperature, learning rate and its own space.
+
+    Args:
+      trial: trial of Optuna.
+      name: name of the loss in reports.
+      contestant: the loss and its search spaces.
+      base: settings whose learning rate is the upper end of the searched range.
+    """
+    draw = drawing(trial)
+    rates = Range(base.learning_rate / 20, base.learning_rate, logarithmic=True)
+    options = {
+        **contestant.options,
+        "temperature": draw("temperature", _TEMPERATURES),
+        "learning_rate": draw("learning_rate", rates),
+        **{own: draw(own, space) for own, space in contestant.space.items()},
+    }
+    if contestant.sized:
+        options["retrieval_size"] = base.monitor_cutoff
+    return Variant(name, contestant.loss, options)
+
+
+class Board:
+    """The losses on one data set.
+
+    Args:
+      name: name of the data set.
+      options: options of the experiment.
+    """
+
+    def __init__(self, name: str, options: Options) -> None:
+        self.name = name
+        self._options = options
+        self._folder = options.out / name
+        self.rows: report.Rows = {}
+        self.chosen: dict[str, TrainSettings] = {}
+        self.budgets: dict[str, dict[str, int]] = {}
+        self.data: PreparedData | None = None
+        self._finals: Runner | None = None
+
+    def run(self) -> None:
+        """Prepares, searches, and trains the chosen settings."""
+        self.data = self._prepared()
+        base = protocol_settings(self.data, self._options.given)
+        for name, contestant in self._options.contestants.items():
+            self.chosen[name] = self._search(name, contestant, base)
+        self._finals = Runner(
+            self._folder / "finals", self.data, self._options.keep_runs, keep_ranks=True
+        )
+        cells = [
+            Cell(name, dataclasses.replace(settings, seed=seed))
+            for seed in self._options.seeds
+            for name, settings in self.chosen.items()
+        ]
+        with self._finals.lock():
+            if self._options.train:
+                print(f"{self.name}: {len(cells)} runs, measured on the test split", flush=True)
+                self._finals.run(cells)
+            results = self._finals.results(cells)
+        for name in self.chosen:
+            mine = [result for cell, result in zip(cells, results) if cell.name == name]
+            if seeds := report.by_seed(mine):
+                self.rows[name] = seeds
+
+    def by_user(self, name: str, metric: str) -> dict[int, Any]:
+        """The values of a metric, in percent, for each test user, by seed."""
+        assert self._finals is not None
+        return {
+            seed: 100 * self._finals.by_user(result, SIZE)[metric]
+            for seed, result in self.rows[name].items()
+        }
+
+    def _prepared(self) -> PreparedData:
+        out = self._folder / "data"
+        if not self._options.train:
+            return PreparedData.load(out)
+        parser = argparse.ArgumentParser()
+        prepare.add_arguments(parser)
+        words = ["--source", "presplit", "--input", str(self._options.raw / self.name)]
+        try:
+            prepare.run(parser.parse_args([*words, "--out", str(out)]))
+        except UserError as error:
+            if not out.exists():
+                raise
+            raise UserError(
+                f"--out {self._options.out} holds results on other files than those of "
+                f"{self._options.raw / self.name}, or of another version. Choose another folder."
+            ) from error
+        return PreparedData.load(out)
+
+    def _search(self, name: str, contestant: Contestant, base: TrainSettings) -> TrainSettings:
+        """The settings that were best in validation."""
+        assert self.data is not None
+        runner = Runner(self._folder / name, self.data)
+
+        def draw(trial: Any) -> TrainSettings:
+            return suggest(trial, name, contestant, base).settings(base, _SEARCH_SEED)
+
+        optuna = import_optuna()
+        database = study_database(runner.folder / STUDY, optuna)
+        with runner.lock(), database as storage:
+            check_same_search(runner.folder, base, (contestant.loss,), self.data)
+            search = Search(optuna, runner, base, draw, storage)
+            if self._options.train:
+                print(f"{self.name}, {name}: {self._options.trials} trials", flush=True)
+                # The published settings first.
+                search.enqueue({"temperature": 0.2, "learning_rate": base.learning_rate})
+                search.run(self._options.trials)
+            elif len(search.finished()) < self._options.trials:
+                raise UserError(
+                    f"--report-only should find the search of {name} on {self.name} finished. "
+                    f"{len(search.finished())} of {self._options.trials} trials are. Leave it out."
+                )
+            self.budgets[name] = search.budget()
+            return search.finish(str(self.data.path))
+
+
+def write(boards: Iterable[Board], options: Options) -> None:
+    """Writes the page and the numbers of the data sets that are finished."""
+    blocks: list[Block] = [
+        Text(
+            f"Every loss had {options.trials} trials, shortened by successive halving, with seed "
+            f"{_SEARCH_SEED}; its temperature, learning rate and own settings are those of the "
+            f"best validation Recall@{SIZE}, and the test split was read only afterwards. Seeds of "
+            f"the test: {', '.join(map(str, options.seeds))}. Figures are in percent, over users; "
+            "± is one standard error over seeds. “published” is a paper's number on this split."
+        )
+    ]
+    summary: dict[str, Any] = {}
+    for board in boards:
+        if not board.rows or board.data is None:
+            continue
+        blocks += [Heading(board.name), *report.data_blocks(board.data, board.rows, "users")]
+        blocks += _board_blocks(board)
+        blocks += report.settings_blocks([r for s in board.rows.values() for r in s.values()])
+        summary[board.name] = _summary(board)
+    write_page(options.out, "Leaderboard on published splits", blocks)
+    write_json(options.out / "summary.json", summary)
+
+
+def _board_blocks(board: Board) -> list[Block]:
+    published = PUBLISHED.get(board.name, {})
+    means = {
+        name: [report.figure_summary(seeds, metric, "users") for metric in _METRICS]
+        for name, seeds in board.rows.items()
+    }
+    best = [max(found[column].mean for found in means.values()) for column in range(len(_METRICS))]
+    grid = [
+        [Field(name)]
+        + [
+            Field(
+                report.number(found),
+                f"published {published[name][column]:.2f}" if name in published else "",
+                found.mean == best[column],
+            )
+            for column, found in enumerate(figures)
+        ]
+        for name, figures in sorted(means.items(), key=lambda entry: -entry[1][0].mean)
+    ]
+    header = [f"Recall@{SIZE}", f"NDCG@{SIZE}"]
+    blocks: list[Block] = [Grid(["loss", *header], grid)]
+    if REFERENCE in board.rows and len(board.rows) > 1:
+        lines = []
+        for name in board.rows:
+            if name != REFERENCE:
+                shown = [_shown(_intervals(board, name, REFERENCE, metric)) for metric in _METRICS]
+                lines.append([Field(name), *(Field(*cell) for cell in shown)])
+        blocks += [
+            Text(
+                f"Difference to {REFERENCE} in percentage points, with intervals of 95 %: over "
+                "users, paired by user after averaging over seeds, and over seeds, paired by seed."
+            ),
+            Grid(["loss", *header], lines),
+        ]
+    return [*blocks, *report.flat_blocks(board.rows, "users", None, None), *_search_blocks(board)]
+
+
+def _search_blocks(board: Board) -> list[Block]:
+    lines = []
+    for name, budget in board.budgets.items():
+        settings = board.chosen[name]
+        lines.append(
+            [
+                Field(name),
+                Field(f"{budget['trials']}"),
+                Field(f"{budget['end']}"),
+                Field(f"{budget['steps']:,}"),
+                Field(settings.loss_title),
+                Field(f"{settings.temperature:.3g}"),
+                Field(f"{settings.learning_rate:.3g}"),
+            ]
+        )
+    header = ["loss", "trials", "not cut short", "steps", "chosen", "temperature", "learning rate"]
+    return [Text("The search, and what it chose:"), Grid(header, lines)]
+
+
+def _intervals(
+    board: Board, name: str, reference: str, metric: str
+) -> tuple[Interval | None, Interval | None]:
+    """The difference of two losses, over users and over seeds."""
+    mine, others = board.by_user(name, metric), board.by_user(reference, metric)
+    over_seeds = interval_over_seeds(
+        {seed: float(values.mean()) for seed, values in mine.items()},
+        {seed: float(values.mean()) for seed, values in others.items()},
+    )
+    return interval_over_users(mine, others), over_seeds
+
+
+def _shown(intervals: tuple[Interval | None, Interval | None]) -> tuple[str, str]:
+    users, seeds = intervals
+    if users is None:
+        return "–", ""
+    text = f"users {users.low:+.2f} to {users.high:+.2f}"
+    if seeds is not None:
+        text += f"; seeds {seeds.low:+.2f} to {seeds.high:+.2f}"
+    return f"{users.mean:+.2f}", text
+
+
+def _summary(board: Board) -> dict[str, Any]:
+    summary: dict[str, Any] = {}
+    for name, seeds in board.rows.items():
+        entry: dict[str, Any] = {
+            "settings": board.chosen[name].as_dict(),
+            "seeds": sorted(seeds),
+            "search": board.budgets[name],
+        }
+        for column, metric in enumerate(_METRICS):
+            found = report.figure_summary(seeds, metric, "users")
+            published = PUBLISHED.get(board.name, {}).get(name)
+            entry[metric] = {
+                "mean": found.mean,
+                "standard_error": found.standard_error,
+                "published": None if published is None else published[column],
+            }
+            if REFERENCE in board.rows and name != REFERENCE:
+                users, over_seeds = _intervals(board, name, REFERENCE, metric)
+                for key, interval in (("over_users", users), ("over_seeds", over_seeds)):
+                    entry[metric][key] = None if interval is None else dataclasses.asdict(interval)
+        summary[name] = entry
+    return summary

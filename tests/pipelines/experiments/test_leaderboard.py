@@ -1,0 +1,139 @@
+"""The leaderboard: its protocol, its intervals, and a small one from files to the page."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipelines.__main__ import main
+from pipelines.common.files import read_json
+from pipelines.data.prepared import PreparedData
+from pipelines.experiments import leaderboard
+from pipelines.experiments.compare import chosen_contestants
+from pipelines.experiments.measure import (
+    figures_by_user,
+    interval_over_seeds,
+    interval_over_users,
+)
+from pipelines.experiments.published_splits import LEADERBOARD_LOSSES, PUBLISHED
+from pipelines.runs.build import build_loss
+from tests.pipelines.experiments.test_experiments import DrawnTrial
+from tests.support.presplit import write_presplit
+from tests.support.processes import run_step
+from tfrs_croloss.metrics import summarize_ranks
+
+
+def test_figures_of_users_average_to_the_report() -> None:
+    generator = np.random.default_rng(0)
+    ranks, users = generator.integers(1, 40, 50), generator.integers(0, 12, 50)
+    # Some users have more than three targets, some fewer.
+    for size in (3, 7):
+        found = figures_by_user(ranks, users, size)
+        averages = summarize_ranks(ranks, num_items=60, cutoffs=[size], user_rows=users).users
+        assert found[f"recall@{size}"].mean() == pytest.approx(averages.recall[size])
+        assert found[f"ndcg@{size}"].mean() == pytest.approx(averages.ndcg[size])
+
+
+def test_intervals_by_hand() -> None:
+    # Differences of 1, 2 and 3 over seeds: 2 ± 4.3027 / sqrt(3), from a printed table.
+    interval = interval_over_seeds({1: 2.0, 2: 4.0, 3: 6.0, 4: 9.0}, {1: 1.0, 2: 2.0, 3: 3.0})
+    assert interval is not None and interval.mean == 2.0
+    assert interval.high - 2.0 == pytest.approx(4.302652730 / math.sqrt(3))
+    assert 2.0 - interval.low == pytest.approx(4.302652730 / math.sqrt(3))
+    assert interval_over_seeds({1: 2.0}, {1: 1.0}) is None
+    # Users whose differences, averaged over two seeds, are 1, 2 and 3.
+    mine = {1: np.array([5.0, 3.0, 7.0]), 2: np.array([1.0, 2.0, 4.0]), 4: np.ones(3)}
+    others = {1: np.array([4.0, 1.0, 5.0]), 2: np.zeros(3), 3: np.ones(3)}
+    interval = interval_over_users(mine, others)
+    assert interval is not None and interval.mean == pytest.approx(2.0)
+    assert interval.high - 2.0 == pytest.approx(4.302652730 / math.sqrt(3))
+    assert interval_over_users({1: np.zeros(3)}, {2: np.zeros(3)}) is None
+
+
+@pytest.mark.parametrize("name", LEADERBOARD_LOSSES)
+def test_every_loss_of_the_leaderboard_can_be_drawn(name: str) -> None:
+    base = leaderboard.comparison_settings(20, "matrix-factorization")
+    contestant = chosen_contestants([name])[name]
+    trial = DrawnTrial(0)
+    settings = leaderboard.suggest(trial, name, contestant, base).settings(base, 0)
+    assert build_loss(settings, 99).get_config()
+    assert set(trial.drawn) == {"temperature", "learning_rate", *contestant.space}
+    assert settings.temperature == trial.drawn["temperature"]
+    assert settings.retrieval_size == (20 if contestant.sized else None)
+
+
+def test_what_is_published_is_a_loss_of_the_leaderboard() -> None:
+    for figures in PUBLISHED.values():
+        assert set(figures) <= set(LEADERBOARD_LOSSES)
+        assert all(recall > ndcg > 1.0 for recall, ndcg in figures.values())
+
+
+@pytest.mark.slow
+def test_a_small_leaderboard_from_files_to_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("optuna")
+    write_presplit(tmp_path, valid=False).rename(tmp_path / "health")
+    out = tmp_path / "board"
+    command = (
+        "reproduce", "--table", "leaderboard", "--data", tmp_path, "--sets", "health", "--out", out,
+        "--losses", "softmax", "sl_at_k", "--trials", 2, "--seeds", 2, "--max-steps", 20,
+        "--steps-per-epoch", 10, "--dim", 4, "--batch-size", 64,
+    )  # fmt: skip
+    run_step(*command)
+    data = PreparedData.load(out / "health/data")
+    # One of ten training pairs is held out for each of 60 users.
+    assert data.manifest["statistics"]["splits"]["valid"]["target_interactions"] == 60
+    summary = read_json(out / "summary.json")["health"]
+    assert set(summary) == {"softmax", "sl_at_k"}
+    assert summary["sl_at_k"]["seeds"] == [1, 2]
+    assert summary["sl_at_k"]["recall@20"]["published"] == 18.23
+    assert summary["sl_at_k"]["search"]["trials"] == 2
+    assert 20 < summary["sl_at_k"]["search"]["steps"] <= 40
+    settings = summary["sl_at_k"]["settings"]
+    assert (settings["stddev"], settings["whole_catalogue"]) == (1.0, True)
+    assert settings["exclude_history"] and settings["mask_known_positives"]
+    for metric in ("recall@20", "ndcg@20"):
+        mine, others = summary["sl_at_k"][metric], summary["softmax"][metric]
+        for interval in (mine["over_users"], mine["over_seeds"]):
+            assert interval["low"] <= interval["mean"] <= interval["high"]
+            assert interval["mean"] == pytest.approx(mine["mean"] - others["mean"], abs=1e-6)
+    # Choices were made in validation alone.
+    for path in (out / "health/sl_at_k/results").glob("*.json"):
+        assert "test" not in read_json(path)
+    page = (out / "report.md").read_text()
+    assert "published 18.23" in page and "NDCG@20" in page
+    (out / "report.md").unlink()
+    capsys.readouterr()
+    run_step(*command, "--report-only")
+    assert (out / "report.md").read_text() == page
+    assert main([*map(str, command), "--trials", "9", "--report-only"]) == 2
+    assert "of 9 trials are" in capsys.readouterr().err
+    assert main([*map(str, command), "--dim", "5"]) == 2
+    assert "holds a search with other settings or data (dim: 4 there, 5 now)" in (
+        capsys.readouterr().err
+    )
+    with open(tmp_path / "health" / "train.txt", "a") as file:
+        file.write("0 39\n")
+    assert main([*map(str, command)]) == 2
+    assert "holds results on other files than those of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--table leaderboard main", "should come alone"),
+        ("--table leaderboard --sets absent", "a folder absent of train and test files"),
+        ("--table leaderboard --sets health --first-seed 0", "--first-seed should be above 0"),
+        ("--table leaderboard --sets health --losses best", "--losses should be among"),
+    ],
+)
+def test_errors(
+    options: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "health").mkdir()
+    assert main(["reproduce", "--data", str(tmp_path), *options.split()]) == 2
+    assert message in capsys.readouterr().err
