@@ -1,7 +1,9 @@
 """Step ``serve``: answers requests over REST and gRPC, as TensorFlow Serving does.
 
-``server`` starts and stops it; ``rest`` and ``grpc_service`` answer requests. ``versions`` loads
-and finds versions, and ``batching`` runs their ``saved_model``. ``settings`` has the options.
+``server`` starts and stops it; ``rest`` and ``grpc_service`` answer requests, which they receive by
+``bodies`` and ``http_connections`` or ``grpc_messages``, within the memory of ``budget``. Versions
+are found and loaded by ``versions``, and ``batching`` runs their ``saved_model``. ``settings`` and
+``limits`` have the options.
 """
 
 from __future__ import annotations
@@ -37,6 +39,12 @@ def run(args: argparse.Namespace) -> None:
         limits=read_options(args, Limits),
         batching=read_options(args, BatchSettings),
     )
+    settings.limits.check_memory()
+    if "/" in settings.name or ":" in settings.name or not settings.name:
+        raise UserError(
+            "--name should be a name without '/' and ':', which paths of requests divide it at. "
+            f"Received: {settings.name!r}."
+        )
     if not folder.is_dir():
         raise UserError(
             f"--model {args.model} should be a folder. Run '{command('export')}' first."

@@ -44,6 +44,23 @@ class Counters:
             ["protocol"],
             registry=self.registry,
         )
+        self.memory = Gauge(
+            "serve_memory_bytes",
+            "Bytes that the requests in flight may take, estimated from above.",
+            registry=self.registry,
+        )
+        self.hang_ups = Counter(
+            "serve_hang_ups",
+            "Requests whose client has gone before the answer.",
+            ["protocol"],
+            registry=self.registry,
+        )
+        self.closed = Counter(
+            "serve_connections_closed",
+            "HTTP connections that the server closed, for lack of time or room.",
+            ["reason"],
+            registry=self.registry,
+        )
         self.queue = Gauge("serve_queue", "Requests waiting for the model.", registry=self.registry)
         self.batch_requests = Histogram(
             "serve_batch_requests",

@@ -9,6 +9,7 @@ class Code(enum.IntEnum):
     """The canonical status codes that are used here, with their values in gRPC and TensorFlow."""
 
     OK = 0
+    CANCELLED = 1
     UNKNOWN = 2
     INVALID_ARGUMENT = 3
     DEADLINE_EXCEEDED = 4
@@ -19,6 +20,7 @@ class Code(enum.IntEnum):
     UNIMPLEMENTED = 12
     INTERNAL = 13
     UNAVAILABLE = 14
+    DATA_LOSS = 15
 
 
 HTTP_STATUS = {
@@ -33,6 +35,8 @@ HTTP_STATUS = {
     Code.DEADLINE_EXCEEDED: 504,
 }
 
+MAX_MESSAGE = 1000
+
 
 class RequestError(Exception):
     """A request that is answered with an error.
@@ -46,7 +50,8 @@ class RequestError(Exception):
     def __init__(self, code: Code, message: str, http_status: int | None = None):
         super().__init__(message)
         self.code = code
-        self.message = message
+        # What a client has sent may be part of it, and headers of gRPC have little room.
+        self.message = message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + "…"
         self.http_status = http_status or HTTP_STATUS.get(code, 500)
 
 

@@ -2,53 +2,73 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import errno
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NoReturn
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health_pb2
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     get_model_status_pb2,
-    model_service_pb2_grpc,
     predict_pb2,
-    prediction_service_pb2_grpc,
 )
 
+from .budget import Budget, Lease
 from .counters import Counters
 from .errors import Code, RequestError, invalid
-from .limits import Limits
-from .protos import fill, signature_map, to_inputs
+from .grpc_health import SERVICE as HEALTH
+from .grpc_health import Health
+from .grpc_messages import Messages
+from .json_format import answer_bytes
+from .limits import PARSED, Limits
+from .protos import check_messages, fill, signature_map, to_inputs
 from .signatures import DEFAULT
+from .threads import LARGE_BODY, off_loop_if
 from .versions import Model
 
 log = logging.getLogger(__name__)
 
 SIGNATURE_FIELD = "signature_def"
+# After SIGTERM, calls that clients have sent by then are accepted for this long.
+ACCEPT_SECONDS = 0.5
+# Calls of one connection at a time; the client holds back the others.
+MAX_STREAMS = 256
 _STATUS = {status.value[0]: status for status in grpc.StatusCode}
+_NOT_OFFERED = {
+    "tensorflow.serving.PredictionService": ("Classify", "Regress", "MultiInference"),
+    "tensorflow.serving.ModelService": ("HandleReloadConfigRequest",),
+}
+
+_Method = Callable[[Any, Lease], Awaitable[Any]]
 
 
 @dataclasses.dataclass(eq=False)
-class GrpcApi(
-    prediction_service_pb2_grpc.PredictionServiceServicer,
-    model_service_pb2_grpc.ModelServiceServicer,
-):
+class GrpcApi:
     """Answers gRPC requests.
 
     Attributes:
       model: the model that is served.
       limits: bounds on requests.
       counters: where requests are counted.
+      budget: memory of requests.
     """
 
     model: Model
     limits: Limits
     counters: Counters
-    _health: Any = dataclasses.field(default_factory=health.aio.HealthServicer)
+    budget: Budget
+    _in_flight: int = 0
+    _refusing: bool = False
+
+    def __post_init__(self) -> None:
+        self._messages = Messages(self.limits)
+        self._health = Health()
 
     async def listen(
         self, host: str, port: int, drain_seconds: float
@@ -66,106 +86,139 @@ class GrpcApi(
         Raises:
           OSError: the port cannot be opened.
         """
-        server: grpc.aio.Server = grpc.aio.server(
-            maximum_concurrent_rpcs=self.limits.max_in_flight,
-            options=[
-                ("grpc.max_receive_message_length", self.limits.max_body_bytes),
-                ("grpc.max_send_message_length", -1),
-                # Otherwise a second server would share the port, and nobody would notice.
-                ("grpc.so_reuseport", 0),
-            ],
-        )
-        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(self, server)
-        model_service_pb2_grpc.add_ModelServiceServicer_to_server(self, server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        server: grpc.aio.Server = grpc.aio.server(options=_options(self.limits))
+        server.add_generic_rpc_handlers(tuple(self._handlers()))
         try:
             bound = server.add_insecure_port(f"{host}:{port}")
         except RuntimeError as error:
             # gRPC gives no reason. REST listens at this address already, so it is the port.
             raise OSError(errno.EADDRINUSE, "the port is in use") from error
         await server.start()
+        loop = asyncio.get_running_loop()
+        sweep = loop.create_task(self._messages.sweep())
 
         async def close() -> None:
-            await server.stop(drain_seconds)
+            # gRPC cancels what it has received but not yet handed over, so it is handed over first.
+            end = loop.time() + drain_seconds
+            await asyncio.sleep(min(ACCEPT_SECONDS, drain_seconds))
+            self._refusing = True
+            while self._in_flight and loop.time() < end:
+                await asyncio.sleep(0.02)
+            await server.stop(max(0.0, end - loop.time()) if self._in_flight else ACCEPT_SECONDS)
+            sweep.cancel()
 
         return bound, close
 
-    async def set_healthy(self, is_healthy: bool) -> None:
+    def set_healthy(self, is_healthy: bool, is_stopping: bool = False) -> None:
         """Sets the answer of the health service."""
-        status = health_pb2.HealthCheckResponse.SERVING
-        if not is_healthy:
-            status = health_pb2.HealthCheckResponse.NOT_SERVING
-        for service in ("", "tensorflow.serving.PredictionService"):
-            await self._health.set(service, status)
+        self._health.set(is_healthy, is_stopping)
 
-    async def Predict(self, request: Any, context: Any) -> Any:
-        """Runs a signature."""
-        return await self._count_and_catch("predict", self._predict, request, context)
+    def _handlers(self) -> list[Any]:
+        """The methods by service. All receive their message as if it were the first of a stream."""
+        prediction, model = _NOT_OFFERED
+        methods: dict[str, dict[str, Any]] = {
+            prediction: {
+                "Predict": self._method("predict", predict_pb2.PredictRequest, self._predict),
+                "GetModelMetadata": self._method(
+                    "metadata", get_model_metadata_pb2.GetModelMetadataRequest, self._metadata
+                ),
+            },
+            model: {
+                "GetModelStatus": self._method(
+                    "status", get_model_status_pb2.GetModelStatusRequest, self._status
+                )
+            },
+            HEALTH: {
+                "Check": self._method("health", health_pb2.HealthCheckRequest, self._check_health),
+                "Watch": grpc.stream_stream_rpc_method_handler(
+                    self._watch_health, response_serializer=_serialize
+                ),
+            },
+        }
+        for service, names in _NOT_OFFERED.items():
+            for name in names:
+                methods[service][name] = self._method("other", None, _refuse)
+        return [
+            grpc.method_handlers_generic_handler(service, handlers)
+            for service, handlers in methods.items()
+        ]
 
-    async def GetModelMetadata(self, request: Any, context: Any) -> Any:
-        """Returns the signatures of a version."""
-        return await self._count_and_catch("metadata", self._metadata, request, context)
+    def _method(self, kind: str, request_type: Any, method: _Method) -> Any:
+        async def answer(_: Any, context: Any) -> Any:
+            code, message = Code.OK, ""
+            started = time.perf_counter()
+            gauge = self.counters.in_flight.labels("grpc")
+            gauge.inc()
+            self._in_flight += 1
+            try:
+                with self.budget.lease() as lease:
+                    request = None
+                    if request_type is not None:
+                        self._check_room(kind)
+                        request = await self._receive(context, request_type, lease)
+                    return await method(request, lease)
+            except RequestError as error:
+                code, message = error.code, error.message
+            except asyncio.CancelledError:
+                code = Code.CANCELLED
+                self.counters.hang_ups.labels("grpc").inc()
+                raise
+            except Exception:
+                log.exception("gRPC %s", kind)
+                code, message = Code.INTERNAL, "internal error. See the log of the server."
+            finally:
+                self._in_flight -= 1
+                gauge.dec()
+                self.counters.observe("grpc", kind, code.name, time.perf_counter() - started)
+            await context.abort(_STATUS[code.value], message)
 
-    async def GetModelStatus(self, request: Any, context: Any) -> Any:
-        """Returns the states of versions."""
-        return await self._count_and_catch("status", self._status, request, context)
+        return grpc.stream_unary_rpc_method_handler(answer, response_serializer=_serialize)
 
-    async def Classify(self, request: Any, context: Any) -> Any:
-        """Not supported."""
-        return await self._count_and_catch("other", _refuse, request, context)
+    def _check_room(self, kind: str) -> None:
+        if kind == "health":
+            return
+        if self._refusing:
+            raise RequestError(Code.UNAVAILABLE, "the server is stopping.")
+        if self._in_flight > self.limits.max_in_flight:
+            raise RequestError(Code.RESOURCE_EXHAUSTED, "too many requests. Try again later.")
 
-    async def Regress(self, request: Any, context: Any) -> Any:
-        """Not supported."""
-        return await self._count_and_catch("other", _refuse, request, context)
-
-    async def MultiInference(self, request: Any, context: Any) -> Any:
-        """Not supported."""
-        return await self._count_and_catch("other", _refuse, request, context)
-
-    async def HandleReloadConfigRequest(self, request: Any, context: Any) -> Any:
-        """Not supported."""
-        return await self._count_and_catch("other", _refuse, request, context)
-
-    async def _count_and_catch(
-        self, kind: str, method: Callable[[Any], Awaitable[Any]], request: Any, context: Any
-    ) -> Any:
-        """Counts a request, and turns every error into a status."""
-        started = time.perf_counter()
-        code, message = Code.OK, ""
-        gauge = self.counters.in_flight.labels("grpc")
-        gauge.inc()
+    async def _receive(self, context: Any, request_type: Any, lease: Lease) -> Any:
+        message = await self._messages.receive(context)
+        lease.resize(PARSED * len(message))
         try:
-            return await method(request)
-        except RequestError as error:
-            code, message = error.code, error.message
-        except Exception:
-            log.exception("gRPC %s", kind)
-            code, message = Code.INTERNAL, "internal error. See the log of the server."
-        finally:
-            gauge.dec()
-            self.counters.observe("grpc", kind, code.name, time.perf_counter() - started)
-        await context.abort(_STATUS[code.value], message)
+            request = request_type.FromString(message)
+        except DecodeError as error:
+            raise invalid(f"the message should be a {request_type.DESCRIPTOR.name}.") from error
+        return request
 
-    async def _predict(self, request: Any) -> Any:
+    async def _predict(self, request: Any, lease: Lease) -> Any:
         name, number = _model_spec(request)
         with self.model.use(name, number) as version:
             signature = version.model.signature(request.model_spec.signature_name)
-            inputs = to_inputs(signature, request.inputs, self.limits)
+            num_values = check_messages(signature, request.inputs, self.limits)
             wanted = set(request.output_filter) or set(signature.outputs)
             if unknown := sorted(wanted - set(signature.outputs)):
                 raise invalid(
                     f"output_filter should name outputs of signature '{signature.name}': "
                     f"{', '.join(signature.outputs)}. Received: {', '.join(unknown)}."
                 )
+            size = lease.held // PARSED
+            # The message holds as many values as it should, so it is no larger than its tensors.
+            lease.resize(4 * size + version.model.input_bytes(num_values))
+            inputs = await off_loop_if(
+                size > LARGE_BODY, to_inputs, signature, request.inputs, self.limits
+            )
             outputs = await version.batcher.run(signature, inputs)
-            response = predict_pb2.PredictResponse()
-            response.model_spec.name = name
-            response.model_spec.version.value = version.number
-            response.model_spec.signature_name = request.model_spec.signature_name or DEFAULT
-            fill(response.outputs, {key: outputs[key] for key in wanted})
-            return response
+        outputs = {key: outputs[key] for key in wanted}
+        lease.add_in_any_case(answer_bytes(outputs))
+        response = predict_pb2.PredictResponse()
+        response.model_spec.name = name
+        response.model_spec.version.value = version.number
+        response.model_spec.signature_name = request.model_spec.signature_name or DEFAULT
+        fill(response.outputs, outputs)
+        return response
 
-    async def _metadata(self, request: Any) -> Any:
+    async def _metadata(self, request: Any, lease: Lease) -> Any:
         name, number = _model_spec(request)
         if list(request.metadata_field) != [SIGNATURE_FIELD]:
             raise invalid(
@@ -179,7 +232,7 @@ class GrpcApi(
             response.metadata[SIGNATURE_FIELD].Pack(signature_map(version.model))
             return response
 
-    async def _status(self, request: Any) -> Any:
+    async def _status(self, request: Any, lease: Lease) -> Any:
         name, number = _model_spec(request)
         response = get_model_status_pb2.GetModelStatusResponse()
         for version in self.model.statuses(name, number):
@@ -190,8 +243,48 @@ class GrpcApi(
             status.status.error_message = version.message
         return response
 
+    async def _check_health(self, request: Any, lease: Lease) -> Any:
+        return self._health.check(request)
 
-async def _refuse(request: Any) -> NoReturn:
+    async def _watch_health(self, _: Any, context: Any) -> AsyncIterator[Any]:
+        try:
+            with self.budget.lease() as lease:
+                request = await self._receive(context, health_pb2.HealthCheckRequest, lease)
+            async for response in self._health.watch(request):
+                yield response
+        except RequestError as error:
+            await context.abort(_STATUS[error.code.value], error.message)
+
+
+def _options(limits: Limits) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", limits.max_body_bytes),
+        ("grpc.max_send_message_length", -1),
+        # Otherwise a second server would share the port, and nobody would notice.
+        ("grpc.so_reuseport", 0),
+        # A packed message could be a thousand times larger than the limit once it is unpacked.
+        ("grpc.compression_enabled_algorithms_bitset", 1),
+        ("grpc.max_concurrent_streams", min(MAX_STREAMS, limits.max_in_flight)),
+        ("grpc.max_allowed_incoming_connections", limits.max_connections),
+        ("grpc.server_handshake_timeout_ms", _milliseconds(limits.header_seconds)),
+        ("grpc.max_connection_idle_ms", _milliseconds(limits.idle_seconds)),
+        # A client that has gone without a word is noticed.
+        ("grpc.keepalive_time_ms", _milliseconds(limits.body_seconds)),
+        ("grpc.keepalive_timeout_ms", _milliseconds(limits.header_seconds)),
+        # Otherwise the window of a message that nobody has asked for yet would grow to megabytes.
+        ("grpc.http2.bdp_probe", 0),
+    ]
+
+
+def _milliseconds(seconds: float) -> int:
+    return min(int(1000 * seconds) + 1, 2**31 - 1)
+
+
+def _serialize(message: Any) -> bytes:
+    return bytes(message.SerializeToString())
+
+
+async def _refuse(request: Any, lease: Lease) -> NoReturn:
     raise RequestError(Code.UNIMPLEMENTED, "not supported. Use Predict.")
 
 

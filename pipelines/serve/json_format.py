@@ -2,7 +2,8 @@
 
 A string is itself or, as ``{"b64": "…"}``, bytes. Outputs whose names end in ``_bytes``, and bytes
 that are not UTF-8, are returned in that form. A float that is not finite is returned as ``null``,
-since JSON has no such numbers.
+since JSON has no such numbers. An input that has a default may be left out, of single rows as well,
+and ``null`` stands for its default.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from .errors import Code, RequestError, invalid
 from .limits import Limits
 from .signatures import Signature, TensorSpec
 
+# Bytes of a value in Python, a list or a small object (the largest on Python 3.10) included.
+_SEPARATED = 80
+# NumPy has 64 dimensions at most, and models have a handful.
+_MAX_RANK = 32
 _KNOWN_KEYS = {"signature_name", "instances", "inputs"}
 
 
@@ -39,7 +44,7 @@ class PredictBody:
     values: Any
 
 
-def parse(body: bytes) -> PredictBody:
+def parse(body: bytes | bytearray) -> PredictBody:
     """Reads the body of a request.
 
     Raises:
@@ -72,19 +77,37 @@ def parse(body: bytes) -> PredictBody:
     return PredictBody(name, rows, value["instances" if rows else "inputs"])
 
 
+def parsed_bytes(body: bytes | bytearray) -> int:
+    """Memory that a body takes once it is parsed, from above.
+
+    Text may take four bytes for each byte of the body, twice, and every value has a separator. The
+    separators within strings are counted too.
+    """
+    text = 2 if body.isascii() else 8
+    return len(body) * text + _SEPARATED * sum(body.count(separator) for separator in b",:[{")
+
+
 def to_inputs(signature: Signature, body: PredictBody, limits: Limits) -> dict[str, np.ndarray]:
     """The tensors of a request, checked against the signature and the limits.
 
     Raises:
       RequestError: they do not fit the signature, or exceed a limit.
     """
-    columns = _from_rows(signature, body.values) if body.rows else _named(signature, body.values)
+    given = _from_rows(signature, body.values) if body.rows else _named(signature, body.values)
+    columns = dict(given)
     if columns.keys() != signature.inputs.keys():
         signature.check_names(set(columns))
-    inputs = {name: to_array(signature.inputs[name], value) for name, value in columns.items()}
+    absent = {}
+    for name in signature.defaults.keys() & columns.keys():
+        columns[name], absent[name] = _without_nulls(signature.inputs[name], columns[name])
+    levels = {name: flatten(name, value) for name, value in columns.items()}
+    limits.check_shapes({name: shape for name, (shape, _) in levels.items()})
+    inputs = {name: _shaped(signature.inputs[name], *levels[name]) for name in levels}
     signature.check(inputs)
     limits.check(inputs)
-    return inputs
+    for name, places in absent.items():
+        inputs[name][places] = signature.defaults[name][0]
+    return signature.with_defaults(inputs)
 
 
 def to_answer(outputs: Mapping[str, np.ndarray], rows: bool) -> bytes:
@@ -117,11 +140,30 @@ def to_answer(outputs: Mapping[str, np.ndarray], rows: bool) -> bytes:
     return json.dumps(answer, allow_nan=False, ensure_ascii=False).encode()
 
 
+def answer_bytes(outputs: Mapping[str, np.ndarray]) -> int:
+    """Memory that outputs and their answer take, from above."""
+    total = 0
+    for value in outputs.values():
+        total += _SEPARATED * value.size + value.nbytes
+        if value.dtype.kind == "O":
+            total += 8 * sum(map(len, value.ravel().tolist()))
+    return total
+
+
 def to_array(spec: TensorSpec, value: Any) -> np.ndarray:
     """The tensor of nested lists of JSON values.
 
     Raises:
       RequestError: the values have another type, or lists at one level differ in length.
+    """
+    return _shaped(spec, *flatten(spec.name, value))
+
+
+def flatten(name: str, value: Any) -> tuple[tuple[int, ...], list[Any]]:
+    """The shape of nested lists, and their values.
+
+    Raises:
+      RequestError: lists at one level differ in length, or there are too many levels.
     """
     shape: list[int] = []
     level = [value]
@@ -129,16 +171,16 @@ def to_array(spec: TensorSpec, value: Any) -> np.ndarray:
         lengths = {len(part) if isinstance(part, list) else -1 for part in level}
         if len(lengths) != 1:
             raise invalid(
-                f"input '{spec.name}' should have lists of equal length at each level. Received: "
+                f"input '{name}' should have lists of equal length at each level. Received: "
                 f"different lengths at level {len(shape) + 1}. Pad the shorter lists."
+            )
+        if len(shape) == _MAX_RANK:
+            raise invalid(
+                f"input '{name}' should have at most {_MAX_RANK} levels of lists. Received: more."
             )
         shape.append(lengths.pop())
         level = list(itertools.chain.from_iterable(level))
-    try:
-        flat = _to_flat_array(spec, level)
-    except (OverflowError, ValueError) as error:
-        raise invalid(f"input '{spec.name}' should be {spec.dtype.name}: {error}.") from error
-    return flat.reshape(shape)
+    return tuple(shape), level
 
 
 def to_values(name: str, value: np.ndarray) -> Any:
@@ -184,19 +226,43 @@ def _from_rows(signature: Signature, instances: Any) -> dict[str, Any]:
             signature.check_names(set(instance))
         except RequestError as error:
             raise invalid(f"instances[{place}]: {error.message}") from error
-    return {name: [instance[name] for instance in instances] for name in signature.inputs}
+    return {
+        name: [instance.get(name) for instance in instances]
+        for name in signature.inputs
+        if name not in signature.defaults or any(name in instance for instance in instances)
+    }
+
+
+def _without_nulls(spec: TensorSpec, values: Any) -> tuple[Any, list[int]]:
+    """A list whose nulls are replaced by any value of the type, and the places of the nulls.
+
+    In an input that may be left out, a null stands for the default.
+    """
+    if not isinstance(values, list) or None not in values:
+        return values, []
+    neutral: Any = "" if spec.dtype.name == "string" else False if spec.dtype.is_bool else 0
+    places = [place for place, value in enumerate(values) if value is None]
+    return [neutral if value is None else value for value in values], places
 
 
 def _named(signature: Signature, value: Any) -> dict[str, Any]:
     if isinstance(value, dict) and not _is_bytes(value):
         return value
-    if len(signature.inputs) != 1:
+    required = [name for name in signature.inputs if name not in signature.defaults]
+    if len(required) != 1:
         raise invalid(
             f"signature '{signature.name}' has {len(signature.inputs)} inputs "
             f"({', '.join(signature.inputs)}): give them by name in an object. Received: "
             f"{_kind(value)}."
         )
-    return {next(iter(signature.inputs)): value}
+    return {required[0]: value}
+
+
+def _shaped(spec: TensorSpec, shape: tuple[int, ...], values: list[Any]) -> np.ndarray:
+    try:
+        return _to_flat_array(spec, values).reshape(shape)
+    except (OverflowError, ValueError) as error:
+        raise invalid(f"input '{spec.name}' should be {spec.dtype.name}: {error}.") from error
 
 
 def _to_flat_array(spec: TensorSpec, values: list[Any]) -> np.ndarray:

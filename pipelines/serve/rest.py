@@ -4,35 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
+import functools
 import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from aiohttp import web
 from google.protobuf.json_format import MessageToDict
 
 from . import json_format
+from .bodies import receive_body
+from .budget import Budget, Lease
 from .counters import CONTENT_TYPE, Counters
 from .errors import Code, RequestError
+from .http_connections import Connection, Connections, error_response, json_response
 from .limits import Limits
 from .protos import signature_map
+from .threads import LARGE_ANSWER, LARGE_BODY, off_loop_if
 from .versions import Model, Version
 
 log = logging.getLogger(__name__)
 
-BODY_SECONDS = 60.0
-# Bodies and answers above these sizes are converted in a thread, so that other requests go on.
-LARGE_BODY = 1 << 16
-LARGE_ANSWER = 1 << 14
 # How long clients have to close their connections before the server does.
 CLOSE_SECONDS = 0.5
-_TOO_MANY_CONNECTIONS = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
-    b'Connection: close\r\nContent-Length: 34\r\n\r\n{"error": "too many connections."}'
-)
+# The status in the metrics of a request whose client has gone.
+_GONE = 499
+_MONITORING = ("health", "metrics")
 
 _PATH = re.compile(
     r"/v1/models/(?P<name>[^/:]+)"
@@ -41,8 +40,6 @@ _PATH = re.compile(
 )
 _OTHER_VERBS = (":classify", ":regress")
 _METRICS_PATHS = ("/metrics", "/monitoring/prometheus/metrics")
-
-_Result = TypeVar("_Result")
 
 
 @dataclasses.dataclass(eq=False)
@@ -53,17 +50,19 @@ class RestApi:
       model: the model that is served.
       limits: bounds on requests.
       counters: where requests are counted.
+      budget: memory of requests.
       stopping: whether the server is about to stop, so that connections are closed.
     """
 
     model: Model
     limits: Limits
     counters: Counters
+    budget: Budget
     stopping: bool = False
     _in_flight: int = 0
 
     async def listen(
-        self, host: str, port: int, drain_seconds: float
+        self, host: str, port: int, drain_seconds: float, monitoring: bool = False
     ) -> tuple[int, Callable[[], Awaitable[None]]]:
         """Opens a port.
 
@@ -71,6 +70,7 @@ class RestApi:
           host: address to listen on.
           port: number of the port; 0 for any free one.
           drain_seconds: how long requests have to finish when the port is closed.
+          monitoring: whether the port is for health and metrics alone.
 
         Returns:
           The number of the port, and the function that closes it.
@@ -78,76 +78,64 @@ class RestApi:
         Raises:
           OSError: the port cannot be opened.
         """
-        app = web.Application(
-            middlewares=[self._count_and_catch], client_max_size=self.limits.max_body_bytes
-        )
-        app.router.add_route("*", "/{path:.*}", self._dispatch)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=drain_seconds)
-        await runner.setup()
-        server = runner.server
-        assert server is not None
-
-        def connection() -> asyncio.BaseProtocol:
-            if len(server.connections) >= self.limits.max_connections:
-                return _Refusal()
-            return server()
-
-        try:
-            listener = await asyncio.get_running_loop().create_server(
-                connection, host, port, backlog=1024
-            )
-        except OSError:
-            await runner.cleanup()
-            raise
+        loop = asyncio.get_running_loop()
+        handler = functools.partial(self._answer, monitoring)
+        connections = Connections(handler, self.limits, self.counters)
+        listener = await loop.create_server(connections.accept, host, port, backlog=1024)
+        sweep = loop.create_task(connections.sweep())
 
         async def close() -> None:
             listener.close()
-            if server.connections:
+            if connections.open:
                 await asyncio.sleep(CLOSE_SECONDS)
-            await runner.cleanup()
+            connections.pre_shutdown()
+            await connections.shutdown(drain_seconds)
+            sweep.cancel()
 
         return listener.sockets[0].getsockname()[1], close
 
-    @web.middleware
-    async def _count_and_catch(
-        self,
-        request: web.Request,
-        handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
-    ) -> web.StreamResponse:
+    async def _answer(self, monitoring: bool, request: web.BaseRequest) -> web.StreamResponse:
         """Counts a request, and turns every error into an answer."""
+        connection = request.protocol
+        assert isinstance(connection, Connection)
         started = time.perf_counter()
         gauge = self.counters.in_flight.labels("rest")
+        kind = "other"
         self._in_flight += 1
         gauge.inc()
         try:
-            if self._in_flight > self.limits.max_in_flight and _kind(request) == "predict":
-                raise RequestError(Code.UNAVAILABLE, "too many requests. Try again later.")
-            response = await handler(request)
-        except RequestError as error:
-            response = _error(error.http_status, error.message)
-        except web.HTTPRequestEntityTooLarge:
-            response = _error(
-                413, f"the body should have at most {self.limits.max_body_bytes} bytes."
-            )
-        except web.HTTPException as error:
-            response = _error(error.status, error.reason)
-        except (ConnectionError, asyncio.CancelledError):
-            raise
-        except Exception:
-            log.exception("%s %s", request.method, request.path)
-            response = _error(500, "internal error. See the log of the server.")
+            with connection.request(), self.budget.lease() as lease:
+                kind = _kind(request)
+                if monitoring and kind not in _MONITORING:
+                    kind = "other"
+                response: web.StreamResponse
+                try:
+                    response = await self._dispatch(request, kind, lease)
+                except RequestError as error:
+                    response = error_response(error.http_status, error.message)
+                except (ConnectionError, asyncio.CancelledError):
+                    raise
+                except Exception:
+                    log.exception("%s %s", request.method, request.path)
+                    response = error_response(500, "internal error. See the log of the server.")
+                if self.stopping:
+                    response.force_close()
+                # The memory is held until the client has received the answer.
+                with connection.sending(self.limits.body_seconds):
+                    await response.prepare(request)
+                    await response.write_eof()
+                    await request.writer.drain()
+        except ConnectionError:
+            response = web.Response(status=_GONE)
         finally:
             self._in_flight -= 1
             gauge.dec()
-        if self.stopping:
-            response.force_close()
-        self.counters.observe(
-            "rest", _kind(request), str(response.status), time.perf_counter() - started
-        )
+        self.counters.observe("rest", kind, str(response.status), time.perf_counter() - started)
         return response
 
-    async def _dispatch(self, request: web.Request) -> web.Response:
-        kind = _kind(request)
+    async def _dispatch(self, request: web.BaseRequest, kind: str, lease: Lease) -> web.Response:
+        if kind == "predict" and self._in_flight > self.limits.max_in_flight:
+            raise RequestError(Code.UNAVAILABLE, "too many requests. Try again later.")
         found = _PATH.fullmatch(request.path)
         if kind == "other":
             if found and found["verb"] in _OTHER_VERBS:
@@ -173,12 +161,12 @@ class RestApi:
             raise RequestError(
                 Code.NOT_FOUND, "version labels are not supported. Use /versions/NUMBER."
             )
-        name, number = found["name"], int(found["version"]) if found["version"] else None
+        name, number = found["name"], self.model.number(found["version"])
         if kind == "predict":
-            return await self._predict(request, name, number)
+            return await self._predict(request, name, number, lease)
         if kind == "metadata":
             return self._metadata(name, number)
-        return _json(
+        return json_response(
             {
                 "model_version_status": [
                     _status(version) for version in self.model.statuses(name, number)
@@ -189,8 +177,8 @@ class RestApi:
     def _health(self) -> web.Response:
         available = self.model.available()
         if self.stopping or not available:
-            return _json({"status": "stopping" if self.stopping else "loading"}, status=503)
-        return _json({"status": "ok", "version": str(available[0].number)})
+            return json_response({"status": "stopping" if self.stopping else "loading"}, status=503)
+        return json_response({"status": "ok", "version": str(available[0].number)})
 
     def _metadata(self, name: str, number: int | None) -> web.Response:
         with self.model.use(name, number) as version:
@@ -199,7 +187,7 @@ class RestApi:
                 preserving_proto_field_name=True,
                 always_print_fields_with_no_presence=True,
             )
-            return _json(
+            return json_response(
                 {
                     "model_spec": {
                         "name": name,
@@ -210,58 +198,33 @@ class RestApi:
                 }
             )
 
-    async def _predict(self, request: web.Request, name: str, number: int | None) -> web.Response:
+    async def _predict(
+        self, request: web.BaseRequest, name: str, number: int | None, lease: Lease
+    ) -> web.Response:
         self.model.find(name, number)  # An unknown model is refused before its body is read.
-        body = await self._body(request)
-        parsed = await _off_loop_if(len(body) > LARGE_BODY, json_format.parse, body)
+        body = await receive_body(request, self.limits, self.budget, lease)
+        size = len(body)
+        lease.add(json_format.parsed_bytes(body))
+        parsed = await off_loop_if(size > LARGE_BODY, json_format.parse, body)
+        del body
         # The version is chosen now, since a newer one may have replaced it in the meantime.
         with self.model.use(name, number) as version:
             signature = version.model.signature(parsed.signature_name)
-            inputs = await _off_loop_if(
-                len(body) > LARGE_BODY, json_format.to_inputs, signature, parsed, self.limits
+            inputs = await off_loop_if(
+                size > LARGE_BODY, json_format.to_inputs, signature, parsed, self.limits
             )
+            rows, num_values = parsed.rows, sum(value.size for value in inputs.values())
+            del parsed
+            lease.resize(size + version.model.input_bytes(num_values))
             outputs = await version.batcher.run(signature, inputs)
-            size = sum(value.size for value in outputs.values())
-            answer = await _off_loop_if(
-                size > LARGE_ANSWER, json_format.to_answer, outputs, parsed.rows
-            )
-            return web.Response(body=answer, content_type="application/json")
-
-    async def _body(self, request: web.Request) -> bytes:
-        if (request.content_length or 0) > self.limits.max_body_bytes:
-            raise web.HTTPRequestEntityTooLarge(
-                max_size=self.limits.max_body_bytes, actual_size=request.content_length or 0
-            )
-        try:
-            return await asyncio.wait_for(request.read(), BODY_SECONDS)
-        except asyncio.TimeoutError as error:
-            raise RequestError(
-                Code.DEADLINE_EXCEEDED, f"the body took longer than {BODY_SECONDS:.0f} s.", 408
-            ) from error
-        except web.RequestPayloadError as error:
-            raise RequestError(
-                Code.INVALID_ARGUMENT, "the body is not in the encoding that its header names."
-            ) from error
+        del inputs
+        lease.add_in_any_case(json_format.answer_bytes(outputs))
+        num_values = sum(value.size for value in outputs.values())
+        answer = await off_loop_if(num_values > LARGE_ANSWER, json_format.to_answer, outputs, rows)
+        return web.Response(body=answer, content_type="application/json")
 
 
-class _Refusal(asyncio.Protocol):
-    """Answers a connection above the limit."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.write(_TOO_MANY_CONNECTIONS)
-        transport.close()
-
-
-async def _off_loop_if(
-    is_large: bool, function: Callable[..., _Result], *arguments: Any
-) -> _Result:
-    if not is_large:
-        return function(*arguments)
-    return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
-
-
-def _kind(request: web.Request) -> str:
+def _kind(request: web.BaseRequest) -> str:
     """The kind of a request: metrics, health, predict, metadata, status or other."""
     if request.path in _METRICS_PATHS:
         return "metrics"
@@ -278,18 +241,3 @@ def _status(version: Version) -> dict[str, Any]:
         "state": version.state.name,
         "status": {"error_code": version.code.name, "error_message": version.message},
     }
-
-
-def _json(value: Any, status: int = 200) -> web.Response:
-    return web.Response(
-        body=json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n",
-        status=status,
-        content_type="application/json",
-    )
-
-
-def _error(status: int, message: str) -> web.Response:
-    response = _json({"error": message}, status)
-    if status == 503:
-        response.headers["Retry-After"] = "1"
-    return response

@@ -15,13 +15,16 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow_serving.apis import prediction_log_pb2
 
+from tfrs_croloss.serving.warmup import WARMUP_FILE
+
 from ..errors import UserError
 from ..export.loading import import_scann_ops, uses_scann
-from ..export.warmup import WARMUP_FILE
 from .errors import Code, LoadError, RequestError
 from .signatures import DEFAULT, INTERNAL, Signature
 
 MAX_WARMUP_RECORDS = 1000
+# A string in Python and in TensorFlow, and its number.
+_VALUE_BYTES = 96
 
 
 # Codes for which the input is to blame. Any other is a fault of the model or of the machine.
@@ -58,6 +61,14 @@ class SavedModel:
                 for signature in self.signatures.values()
                 for spec in (*signature.inputs.values(), *signature.outputs.values())
             }
+            self._width = max(
+                (
+                    spec.vector_size
+                    for signature in self.signatures.values()
+                    for spec in (*signature.inputs.values(), *signature.outputs.values())
+                ),
+                default=1,
+            )
             graph.finalize()
             self.num_warmup_requests = self._warm_up()
         except LoadError:
@@ -84,6 +95,13 @@ class SavedModel:
                 f"'{name or DEFAULT}'.",
             )
         return found
+
+    def input_bytes(self, num_values: int) -> int:
+        """Memory that the inputs of a request take in a run, from above.
+
+        Each value, such as the id of an item, may be replaced by a vector of the model's width.
+        """
+        return num_values * (_VALUE_BYTES + 4 * self._width)
 
     def run(self, signature: Signature, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Runs a signature on inputs that were checked. Several threads may do so at a time.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import json
 import logging
@@ -14,10 +15,11 @@ from typing import Any
 
 from ..common.program import command
 from ..errors import UserError
+from .budget import Budget
 from .counters import Counters
 from .grpc_service import GrpcApi
 from .json_format import to_values
-from .limits import TOP_N
+from .limits import TOP_N, Limits
 from .rest import RestApi
 from .saved_model import SavedModel
 from .settings import ServerSettings
@@ -25,6 +27,9 @@ from .signatures import DEFAULT, Signature, TensorSpec
 from .versions import Model
 
 log = logging.getLogger(__name__)
+
+# Files, threads' pipes and models, besides connections.
+OTHER_FILES = 256
 
 
 def serve(settings: ServerSettings) -> None:
@@ -42,12 +47,13 @@ async def _serve(settings: ServerSettings) -> None:
     counters = Counters()
     threads = ThreadPoolExecutor(settings.batching.threads, thread_name_prefix="predict")
     model = Model(settings, threads, counters)
-    rest = RestApi(model, settings.limits, counters)
-    rpc = GrpcApi(model, settings.limits, counters)
+    limits = _within_open_files(settings.limits)
+    budget = Budget(limits.budget_bytes, counters)
+    rest = RestApi(model, limits, counters, budget)
+    rpc = GrpcApi(model, limits, counters, budget)
     host, drain = settings.host, settings.drain_seconds
     address = f"[{host}]" if ":" in host else host
     closers: list[Callable[[], Awaitable[None]]] = []
-    await rpc.set_healthy(False)
     try:
         with _names_the_option(host, settings.port, "--port"):
             port, close = await rest.listen(host, settings.port, drain)
@@ -55,19 +61,53 @@ async def _serve(settings: ServerSettings) -> None:
         with _names_the_option(host, settings.grpc_port, "--grpc-port"):
             grpc_port, close = await rpc.listen(address, settings.grpc_port, drain)
         closers.append(close)
-        if await _finishes_before(stop, model.refresh()):
+        if settings.health_port is not None:
+            with _names_the_option(host, settings.health_port, "--health-port"):
+                health_port, close = await rest.listen(
+                    host, settings.health_port, drain, monitoring=True
+                )
+            closers.append(close)
+            log.info("health and metrics: http://%s:%d", address, health_port)
+        if await _finishes_before(stop, model.start()):
             _check_loaded(model)
-            await rpc.set_healthy(True)
+            rpc.set_healthy(True)
             print(_greeting(model, f"{address}:{port}", f"{address}:{grpc_port}"), flush=True)
             await _finishes_before(stop, model.watch(settings.poll_seconds))
         log.info("stopping: no new connections, running requests have %g s to finish", drain)
     finally:
         rest.stopping = True
-        await rpc.set_healthy(False)
+        rpc.set_healthy(False, is_stopping=True)
         await asyncio.gather(*(close() for close in closers))
         await model.close()
         threads.shutdown()
     log.info("stopped")
+
+
+def _within_open_files(limits: Limits) -> Limits:
+    """Allows the process as many open files as its connections need, or fewer connections."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return limits
+    wanted = 2 * limits.max_connections + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return limits
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        soft = allowed
+    if soft >= wanted:
+        return limits
+    fewer = max(1, (soft - OTHER_FILES) // 2)
+    log.warning(
+        "--max-connections is %d in place of %d, since the process may have %d open files "
+        "(ulimit -n)",
+        fewer,
+        limits.max_connections,
+        soft,
+    )
+    return dataclasses.replace(limits, max_connections=fewer)
 
 
 @contextlib.contextmanager

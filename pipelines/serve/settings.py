@@ -56,6 +56,13 @@ class ServerSettings:
     host: str = _server(Text(), "127.0.0.1", "address to listen on; 0.0.0.0 for all")
     port: int = _server(_PORT, 8501, "port for REST; 0 for any free port")
     grpc_port: int = _server(_PORT, 8500, "port for gRPC; 0 for any free port")
+    health_port: int | None = Option(
+        _PORT,
+        None,
+        "another port for /healthz and /metrics alone; 0 for any free port",
+        "server",
+        shown_default="none",
+    ).field
     keep_versions: int = _server(Whole(1), 1, "number of versions to serve, the newest first")
     poll_seconds: float = _server(_DURATION, 2.0, "seconds between checks for new versions")
     drain_seconds: float = _server(

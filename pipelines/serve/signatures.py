@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,26 +57,34 @@ class TensorSpec:
             return "of any rank"
         return "[" + ", ".join("?" if dim is None else str(dim) for dim in self.shape) + "]"
 
-    def check(self, value: np.ndarray) -> None:
-        """Checks a value.
+    @property
+    def vector_size(self) -> int:
+        """Number of values in a row, as far as it is known from the signature.
+
+        >>> TensorSpec("x", "x:0", tf.float32, (None, None, 3)).vector_size
+        3
+        """
+        return math.prod(size or 1 for size in (self.shape or ())[1:])
+
+    def check(self, received: tf.DType, shape: tuple[int, ...]) -> None:
+        """Checks the type and the shape of a value, before memory is allocated for it.
 
         Raises:
-          RequestError: its type or shape is not that of this input.
+          RequestError: they are not those of this input.
         """
-        received = tf.dtypes.as_dtype(value.dtype)
         if received != self.dtype:
             raise invalid(
                 f"input '{self.name}' should be {self.dtype.name}. Received: {received.name}."
             )
         if self.shape is None:
             return
-        fits = len(value.shape) == len(self.shape) and all(
-            size is None or size == given for size, given in zip(self.shape, value.shape)
+        fits = len(shape) == len(self.shape) and all(
+            size is None or size == given for size, given in zip(self.shape, shape)
         )
         if not fits:
             raise invalid(
                 f"input '{self.name}' should have shape {self.describe_shape()}. Received: "
-                f"{list(value.shape)}."
+                f"{list(shape)}."
             )
 
 
@@ -87,11 +96,13 @@ class Signature:
       name: name in the model.
       inputs: inputs by name.
       outputs: outputs by name.
+      defaults: ``[1, ...]`` values of the inputs that a request may leave out, by name.
     """
 
     name: str
     inputs: Mapping[str, TensorSpec]
     outputs: Mapping[str, TensorSpec]
+    defaults: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def from_proto(cls, name: str, proto: Any) -> Signature:
@@ -100,6 +111,7 @@ class Signature:
             name,
             {key: TensorSpec.from_proto(key, proto.inputs[key]) for key in sorted(proto.inputs)},
             {key: TensorSpec.from_proto(key, proto.outputs[key]) for key in sorted(proto.outputs)},
+            {key: tf.make_ndarray(proto.defaults[key]) for key in sorted(proto.defaults)},
         )
 
     @functools.cached_property
@@ -109,20 +121,33 @@ class Signature:
         return bool(self.inputs) and all(spec.has_rows for spec in specs)
 
     def check_names(self, names: set[str]) -> None:
-        """Checks that all inputs are given, and no others.
+        """Checks that all inputs without a default are given, and no unknown ones.
 
         Raises:
           RequestError: an input is missing or unknown.
         """
         if names == set(self.inputs):
             return
-        missing = sorted(set(self.inputs) - names)
+        missing = sorted(set(self.inputs) - set(self.defaults) - names)
         unknown = sorted(names - set(self.inputs))
+        if not missing and not unknown:
+            return
+        required = [name for name in self.inputs if name not in self.defaults]
+        optional = f", and may get {', '.join(self.defaults)}" if self.defaults else ""
         raise invalid(
-            f"signature '{self.name}' should get the inputs {', '.join(self.inputs)}."
+            f"signature '{self.name}' should get the inputs {', '.join(required)}{optional}."
             + (f" Missing: {', '.join(missing)}." if missing else "")
             + (f" Unknown: {', '.join(unknown)}." if unknown else "")
         )
+
+    def with_defaults(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The inputs of a request that was checked, with those that it left out."""
+        absent = [name for name in self.defaults if name not in inputs]
+        if not absent:
+            return dict(inputs)
+        rows = max((value.shape[0] for value in inputs.values() if value.ndim), default=1)
+        filled = {name: np.repeat(self.defaults[name], rows, axis=0) for name in absent}
+        return {**inputs, **filled}
 
     def check(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Checks names, types and shapes of a request's inputs.
@@ -132,4 +157,4 @@ class Signature:
         """
         self.check_names(set(inputs))
         for name, value in inputs.items():
-            self.inputs[name].check(value)
+            self.inputs[name].check(tf.dtypes.as_dtype(value.dtype), value.shape)

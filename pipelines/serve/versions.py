@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
+from tfrs_croloss.serving.manifest import MANIFEST, ManifestError, check_manifest
+
 from ..export.versions import version_folders
 from .batching import Batcher
 from .counters import Counters
@@ -20,6 +22,14 @@ from .settings import ServerSettings
 
 log = logging.getLogger(__name__)
 
+# Size and time of the last change of each file, by name.
+Contents = dict[str, tuple[int, int]]
+
+# An int64 has no more.
+_MAX_DIGITS = 19
+# Before the first version is loaded, the files of a model without a manifest are looked at twice,
+# with at most this much time in between.
+_STABLE_SECONDS = 1.0
 # The status lists this many versions that are no longer served.
 MAX_ENDED = 20
 
@@ -58,7 +68,7 @@ class Version:
     batcher: Batcher = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.contents = _contents(self.path)
+        self.contents = contents_of(self.path)
         self.idle = asyncio.Event()
         self.idle.set()
 
@@ -90,6 +100,9 @@ class Model:
         self._executor = executor
         self._counters = counters
         self._versions: dict[int, Version] = {}
+        # The files of versions without a manifest, at this refresh and at the one before.
+        self._seen: dict[int, Contents] = {}
+        self._seen_before: dict[int, Contents] = {}
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
         self._unloading: set[asyncio.Task[None]] = set()
 
@@ -127,6 +140,18 @@ class Model:
             raise RequestError(Code.UNAVAILABLE, f"model '{name}' is being loaded. Try again.")
         return available[0]
 
+    def number(self, text: str | None) -> int | None:
+        """The number of a version, from its decimal digits.
+
+        Raises:
+          RequestError: it has too many digits for a version.
+        """
+        if text is None:
+            return None
+        if len(text) > _MAX_DIGITS:
+            raise self._no_version(text[:_MAX_DIGITS] + "…")
+        return int(text)
+
     @contextlib.contextmanager
     def use(self, name: str, number: int | None = None) -> Iterator[Version]:
         """What ``find`` finds; it stays loaded within the context.
@@ -156,15 +181,19 @@ class Model:
                 log.exception("looking for new versions failed; loaded versions are still served")
 
     async def refresh(self) -> None:
-        """Loads the newest versions, then unloads the others.
+        """Loads the newest versions that are whole, then unloads the others.
 
         Versions that cannot be loaded are skipped, and tried again when their files change.
         """
+        tried: set[int] = set()
+        self._seen_before, self._seen = self._seen, {}
         while True:
-            wanted = self._wanted()
+            wanted = self._wanted(tried)
             missing = [number for number in wanted if not self._is_available(number)]
             if not missing:
                 break
+            # Once in a refresh, since files that are being copied change all the time.
+            tried.add(missing[0])
             await self._load(missing[0], wanted[missing[0]])
         # An empty folder is more likely a mistake than a request to stop.
         if wanted:
@@ -172,6 +201,13 @@ class Model:
                 if version.number not in wanted:
                     self._start_unloading(version)
         self._forget()
+
+    async def start(self) -> None:
+        """Loads the versions that are there when the server starts."""
+        await self.refresh()
+        if self._seen and not self.available():
+            await asyncio.sleep(min(self._settings.poll_seconds, _STABLE_SECONDS))
+            await self.refresh()
 
     async def close(self) -> None:
         """Unloads every version, when no request is running."""
@@ -186,7 +222,7 @@ class Model:
                 Code.NOT_FOUND, f"there is no model '{name}'. This server has '{self.name}'."
             )
 
-    def _no_version(self, number: int) -> RequestError:
+    def _no_version(self, number: int | str) -> RequestError:
         numbers = ", ".join(str(version.number) for version in self.available()) or "none yet"
         return RequestError(
             Code.NOT_FOUND, f"model '{self.name}' has no version {number}. Served: {numbers}."
@@ -195,21 +231,33 @@ class Model:
     def _is_available(self, number: int) -> bool:
         return number in self._versions and self._versions[number].state is State.AVAILABLE
 
-    def _wanted(self) -> dict[int, Path]:
-        """The newest versions that are not known to be broken, newest first."""
+    def _wanted(self, tried: set[int]) -> dict[int, Path]:
+        """The newest versions that are whole and not known to be broken, newest first."""
         found = version_folders(self.folder)
         wanted: dict[int, Path] = {}
         for number in sorted(found, reverse=True):
             known = self._versions.get(number)
-            broken = known is not None and known.code is not Code.OK
-            if broken and known is not None and known.contents == _contents(found[number]):
-                continue
             if known is not None and known.state is State.UNLOADING:
                 continue
+            if not self._is_available(number):
+                contents = contents_of(found[number])
+                if number in tried or (
+                    known is not None and known.code is not Code.OK and known.contents == contents
+                ):
+                    continue
+                if not self._is_stable(number, contents):
+                    continue
             wanted[number] = found[number]
             if len(wanted) == self._settings.keep_versions:
                 break
         return wanted
+
+    def _is_stable(self, number: int, contents: Contents) -> bool:
+        """Whether a version may be whole: it has a manifest, or has not changed since last time."""
+        if MANIFEST in contents:
+            return True
+        self._seen[number] = contents
+        return self._seen_before.get(number) == contents
 
     async def _load(self, number: int, path: Path) -> None:
         version = self._versions[number] = Version(number, path)
@@ -217,7 +265,7 @@ class Model:
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
-            model = await loop.run_in_executor(self._loader, SavedModel, path)
+            model = await loop.run_in_executor(self._loader, _load_whole, path, version.contents)
         except LoadError as error:
             version.end(error.code, error.message)
             self._counters.loads.labels("failed").inc()
@@ -265,12 +313,30 @@ class Model:
                 del self._versions[number]
 
 
-def _contents(folder: Path) -> tuple[int, int, int]:
-    """Number, bytes and last change of the files in a folder, which tell whether it has changed."""
-    count = size = changed = 0
+def contents_of(folder: Path) -> Contents:
+    """Size and last change of each file in a folder, which tell whether it has changed."""
+    contents = {}
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):
             status = path.stat()
-            count, size = count + 1, size + status.st_size
-            changed = max(changed, status.st_mtime_ns)
-    return count, size, changed
+            name = path.relative_to(folder).as_posix()
+            contents[name] = (status.st_size, status.st_mtime_ns)
+    return contents
+
+
+def _load_whole(path: Path, contents: Contents) -> SavedModel:
+    """Loads a version that is whole, as far as its manifest and its files tell.
+
+    Raises:
+      LoadError: it is not, or it cannot be loaded.
+    """
+    if MANIFEST in contents:
+        try:
+            check_manifest(path)
+        except (ManifestError, OSError) as error:
+            raise LoadError(Code.DATA_LOSS, str(error)) from error
+    model = SavedModel(path)
+    if contents_of(path) != contents:
+        model.close()
+        raise LoadError(Code.UNAVAILABLE, f"{path} changed while it was loaded.")
+    return model
