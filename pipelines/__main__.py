@@ -7,11 +7,14 @@ A step is a folder or module of this package with two functions, ``add_arguments
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
-from .common import console
+from .common import console, keras_version
+from .common.failures import explain, report
 from .common.program import PROGRAM
 from .errors import LostWorkerError
 
@@ -55,6 +58,8 @@ def build_parser(step: str | None) -> argparse.ArgumentParser:
         if name == step:
             module = importlib.import_module(module_name, __package__)
             module.add_arguments(subparser)
+            if name in keras_version.STEPS:
+                keras_version.add_argument(subparser)
             subparser.add_argument(
                 "--verbose", action="store_true", help="also show TensorFlow's log"
             )
@@ -70,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         then kept quiet unless ``--verbose`` is among them.
 
     Returns:
-      The exit code: 0, 2 after a user error, 130 after an interruption, 138 when another process
+      The exit code: 0, 2 after an error, 130 after an interruption, 138 when another process
       of the cluster is gone and all of them should be restarted.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -78,19 +83,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     is_quiet = argv is None and console.is_quiet(arguments)
     if is_quiet:
         console.quiet_tensorflow()
+    args = argparse.Namespace()
     try:
+        keras_version.choose(step, arguments)
         args = build_parser(step).parse_args(arguments)
         if is_quiet:
             console.quiet_abseil()
         args.run(args)
+        sys.stdout.flush()
     except ModuleNotFoundError as error:
         return _fail(
             f"step '{step}' needs the module '{error.name}', which is not installed. Install the "
             "package with its extra: pip install 'tfrs-croloss[pipelines]'; 'tune' also needs the "
             "extra tune, and --engine spark the extra spark."
         )
-    except (ValueError, OSError) as error:
-        return _fail(str(error))
     except LostWorkerError as error:
         return _fail(str(error), LOST_WORKER)
     except KeyboardInterrupt:
@@ -100,11 +106,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 130
+    except Exception as error:
+        folder = getattr(args, "out", None) or getattr(args, "run_folder", None)
+        return _fail(explain(error, folder) or report(error))
     return 0
 
 
 def _fail(message: str, code: int = 2) -> int:
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    try:
+        sys.stdout.flush()
+    except OSError:  # Nobody reads it, or its disk is full: the interpreter would complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with contextlib.suppress(OSError):
+        print(f"error: {message}", file=sys.stderr, flush=True)
     return code
 
 

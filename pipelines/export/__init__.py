@@ -1,6 +1,7 @@
 """Step ``export``: writes a run's best weights as a SavedModel for servers.
 
-``publish`` builds the index and writes the next version of a model, with its card. ``embed`` (item
+``publish`` builds the index and writes the next version of a model, with its card; ``engines``
+writes vectors for other search engines. ``source`` loads the run for both. ``embed`` (item
 vectors of a large catalogue) and ``query`` (asks a model for items) are steps as well.
 """
 
@@ -11,6 +12,7 @@ import argparse
 from .. import cli
 
 INDEXES = ("brute_force", "partitioned", "scann")
+FORMATS = ("parquet", "jsonl", "faiss")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,10 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--index",
         choices=INDEXES,
-        default="brute_force",
         help="kind of index. brute_force: exact, fast enough below 100,000 items; partitioned: "
         "approximate, runs on any TensorFlow server; scann: approximate and fastest, needs ScaNN's "
-        "operations on the server (%(default)s)",
+        "operations on the server (brute_force)",
     )
     parser.add_argument(
         "--recall-target",
@@ -55,15 +56,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="number of newest versions to keep; older ones are removed (all)",
     )
     parser.add_argument(
-        "--vectors",
+        "--embedded",
+        metavar="FOLDER",
         help="folder with item vectors that 'embed' has written, from which the index is built "
         "without a second copy in memory (computed from the run)",
+    )
+    parser.add_argument(
+        "--new-items",
+        metavar="FILE",
+        help="CSV, TSV or Parquet table of items without interactions, with the columns of the "
+        "item features; they join the catalogue, embedded from their features (none)",
+    )
+    parser.add_argument(
+        "--new-items-id",
+        metavar="COLUMN",
+        help="column of --new-items with the ids (as in the data, or else item)",
+    )
+    parser.add_argument(
+        "--vectors",
+        choices=FORMATS,
+        help="write the vectors of the items for another search engine, and the query model, in "
+        "place of a model with an index. parquet: for vector databases; jsonl: for Vertex AI "
+        "Vector Search; faiss: an index file of FAISS (no)",
     )
 
 
 def run(args: argparse.Namespace) -> None:
     """Exports a run."""
     # Imported here, since '--help' and the server, which uses this package, need none of it.
-    from .publish import publish
+    if args.vectors:
+        from .engines import export_vectors
 
-    publish(args)
+        export_vectors(args)
+    else:
+        from .publish import publish
+
+        publish(args)

@@ -1,16 +1,10 @@
-"""The card of an exported model, and the table and picture of its index measurements."""
+"""The sections of a model card that say where a model comes from: its data, training and recall."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from ..common.files import replace_file
-from ..common.page import markdown_table, picture
-
-CARD = "model_card.md"
-RECALL_TABLE = "index_recall.md"
-RECALL_PICTURE = "index_recall.png"
+from ..common.page import markdown_table
 
 # Settings of the run that the card names, with their titles.
 _TRAINING = {
@@ -19,147 +13,81 @@ _TRAINING = {
     "alpha": "alpha",
     "temperature": "temperature",
     "dim": "embedding dimension",
+    "tower": "query tower",
     "encoder": "history encoder",
 }
+_SELF_ATTENTION = {"blocks": "blocks", "heads": "attention heads", "dropout": "dropout"}
 
 
-def model_card(record: dict[str, Any]) -> str:
-    """The model card, in Markdown.
+def card_sections(record: dict[str, Any]) -> dict[str, str]:
+    """The text of each section by its title, in Markdown.
 
     Args:
-      record: the content of ``export.json``.
+      record: what ``export.json`` says about the run.
     """
-    settings, index, data = record["settings"], record["index"], record["data"]
-    lines = [
-        f"# {record['name']}, version {record['version']}",
-        "",
-        "A two-tower retrieval model. It takes a history of item ids and returns the items with "
-        "the highest scores.",
-        "",
-        "## Data",
-        "",
-        f"- source: {data['source']}",
-        *(f"- {name.replace('_', ' ')}: {value:,}" for name, value in data["statistics"].items()),
-        f"- checksum of the prepared data: `{record['data_checksum']}`",
-        "",
-        "## Training",
-        "",
+    settings, data = record["settings"], record["data"]
+    numbers = list(data["statistics"].items())
+    takes_history = settings["tower"] == "history"
+    training = [
         f"- loss: {record['loss']}",
         *(
             f"- {title}: {settings[name]}"
             for name, title in _TRAINING.items()
-            if settings[name] is not None
+            if settings[name] is not None and (takes_history or name != "encoder")
         ),
-        f"- history: the {settings['history_length']} latest items of a user",
+    ]
+    if takes_history and settings["encoder"] == "transformer":
+        training += [f"- {title}: {settings[name]}" for name, title in _SELF_ATTENTION.items()]
+    if settings.get("hidden"):
+        training.append(f"- hidden layers: {' '.join(map(str, settings['hidden']))}")
+    if takes_history:
+        training.append(f"- history: the {settings['history_length']} latest items of a user")
+    training += [
         f"- checkpoint: step {record['best']['step']:,}, which has the best validation "
         f"{settings['monitor']}",
         f"- seed: {record['seed']}",
-        "",
-        "## Recall@N",
-        "",
-        *_recall_lines(record),
-        "",
-        "## Index",
-        "",
-        f"A `{index['settings']['kind']}` index of {record['num_items']:,} items. A request may "
-        f"ask for up to {record['top_n']} of them. The index finds {index['recall']:.2%} of the "
-        f"exact top {record['top_n']}, measured on {index['num_queries']:,} held-out users"
-        + (
-            f"; the target was {index['recall_target']:.0%}. [{RECALL_TABLE}]({RECALL_TABLE}) "
-            "lists all settings that were tried."
-            if index["recall_target"]
-            else "."
-        ),
-        "",
-        markdown_table(
-            ["setting", "value"],
-            [[name, f"`{value}`"] for name, value in index["settings"].items()],
-            align="ll",
-        ),
-        "",
-        "## Signatures",
-        "",
-        markdown_table(
-            ["signature", "inputs", "outputs"],
+    ]
+    features = record.get("features", {})
+    sections = {"Features": _features(features)} if features else {}
+    new = record.get("new_items", 0)
+    numbers = [*numbers, *([("new items, without interactions", new)] if new else [])]
+    return {
+        "Data": "\n".join(
             [
-                [f"`{name}`", _tensors(parts["inputs"]), _tensors(parts["outputs"])]
-                for name, parts in record["signatures"].items()
-            ],
-            align="lll",
+                f"- source: {data['source']}",
+                *(f"- {name.replace('_', ' ')}: {value:,}" for name, value in numbers),
+                f"- checksum of the prepared data: `{record['data_checksum']}`",
+            ]
         ),
-        "",
-        'Pad histories and lists of ids with `""`. Unknown ids in a history are skipped; '
-        "`is_default` is true if no id of the history is known. The first `num_results` items of "
-        'each row are results, and the rest of the row has the id `""`.',
-        "",
-        "## Software",
-        "",
-        *(f"- {name} {version}" for name, version in record["versions"].items()),
-    ]
-    return "\n".join(lines) + "\n"
+        **sections,
+        "Training": "\n".join(training),
+        "Recall@N": "\n".join(_recall_lines(record)),
+    }
 
 
-def write_measurements(folder: Path, measurements: list[dict[str, Any]], title: str) -> None:
-    """Writes the table and the picture of recall against latency.
+# What a request has as the value of a feature, for each kind.
+_RAW = {
+    "category": "one value of the column",
+    "tags": "several values, with the separator between them",
+    "number": "a number",
+    "quantiles": "a number",
+    "hour": "a time, in seconds since 1970",
+    "weekday": "a time, in seconds since 1970",
+    "age": "a time, in seconds since 1970",
+    "text": "a text",
+}
 
-    Args:
-      folder: folder to write into.
-      measurements: dictionaries with ``settings``, ``recall``, ``single_ms``, ``batch_ms`` and
-        ``chosen``.
-      title: title of both.
-    """
+
+def _features(features: dict[str, Any]) -> str:
     rows = [
-        [
-            ", ".join(f"{name} {value}" for name, value in measured["settings"].items()),
-            f"{measured['recall']:.4f}",
-            f"{measured['single_ms']:.3f}",
-            f"{measured['batch_ms']:.3f}",
-            "chosen" if measured["chosen"] else "",
-        ]
-        for measured in sorted(measurements, key=lambda entry: entry["recall"])
+        [f"`{name}`", one["of"], one["kind"], f"`{one['column']}`", _RAW[one["kind"]]]
+        for name, one in features.items()
     ]
-    header = ["settings", "recall", "1 query, ms", "256 queries, ms", ""]
-    lines = [
-        f"# {title}",
-        "",
-        f"![Recall against latency]({RECALL_PICTURE})",
-        "",
-        markdown_table(header, rows, align="lrrrl"),
-    ]
-    replace_file(folder / RECALL_TABLE, ("\n".join(lines) + "\n").encode())
-    _draw(folder / RECALL_PICTURE, measurements, title)
-
-
-def _draw(path: Path, measurements: list[dict[str, Any]], title: str) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 5), layout="constrained")
-    axes = figure.subplots()
-    for column, label, marker in (
-        ("single_ms", "1 query", "o"),
-        ("batch_ms", "batch of 256 queries", "s"),
-    ):
-        recall = [measured["recall"] for measured in measurements]
-        axes.scatter(
-            recall, [measured[column] for measured in measurements], label=label, marker=marker
-        )
-        for measured in measurements:
-            if measured["chosen"]:
-                axes.scatter(
-                    measured["recall"],
-                    measured[column],
-                    s=180,
-                    facecolors="none",
-                    edgecolors="black",
-                    label="chosen" if column == "single_ms" else None,
-                )
-    axes.set_yscale("log")
-    axes.set_xlabel("share of the exact top N that is found")
-    axes.set_ylabel("milliseconds")
-    axes.set_title(title, fontsize=10)
-    axes.grid(alpha=0.3)
-    axes.legend()
-    replace_file(path, picture(figure))
+    return (
+        "Features of users and of the context are inputs of the signatures, with raw values, and a "
+        "request may leave any of them out. Those of items are part of the item vectors.\n\n"
+        + markdown_table(["feature", "of", "kind", "column", "raw value"], rows)
+    )
 
 
 def _recall_lines(record: dict[str, Any]) -> list[str]:
@@ -194,7 +122,3 @@ def _recall_lines(record: dict[str, Any]) -> list[str]:
 
 def _cutoff(name: str) -> int:
     return int(name.removeprefix("recall@"))
-
-
-def _tensors(specs: dict[str, str]) -> str:
-    return ", ".join(f"`{name}` {spec}" for name, spec in specs.items())

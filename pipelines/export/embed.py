@@ -1,8 +1,8 @@
 """Step ``embed``: writes the item vectors of a run's best weights in shards.
 
 One process writes all shards in turn, or several processes write one shard each. Existing shards
-are not computed again, so a step that was killed is simply run again. ``export --vectors`` builds
-the index from the files.
+are not computed again, so a step that was killed is simply run again. ``export --embedded``
+builds the index from the files.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ..common.progress import Phases
 from ..errors import UserError
 from ..runs.build import build_model
 from ..runs.checkpoints import best_checksum, restore_best
+from ..runs.features import run_features
 from ..runs.folder import Run, training_differences
 
 
@@ -63,7 +64,9 @@ def run(args: argparse.Namespace) -> None:
         )
     embedded = Run.load(args.run_folder)
     data = embedded.open_data(args.data)
-    model = build_model(embedded.settings, data.num_items)
+    num_users = data.split("train").num_users
+    features = run_features(embedded.settings, data)
+    model = build_model(embedded.settings, data.num_items, num_users=num_users, features=features)
     before = best_checksum(embedded.path)
     best = restore_best(embedded.path, model)
     origin = vectors_origin(embedded, best)
@@ -91,7 +94,7 @@ def run(args: argparse.Namespace) -> None:
             + command(
                 "export",
                 *("--run", args.run_folder),
-                *("--vectors", args.out),
+                *("--embedded", args.out),
                 *("--out", f"saved_models/{Path(args.run_folder).resolve().name}"),
             )
         )
@@ -125,14 +128,14 @@ def open_vectors(folder: str, exported: Run, best: dict[str, Any]) -> VectorFile
         differences = _differences(files.origin, vectors_origin(exported, best))
         if differences:
             raise UserError(
-                f"--vectors {folder} should hold vectors of the best weights of {exported.path}. "
+                f"--embedded {folder} should hold vectors of the best weights of {exported.path}. "
                 f"Differences: {'; '.join(differences)}. {remedy} with --overwrite."
             )
         files.verify()
     except UserError:
         raise
     except ValueError as error:
-        raise UserError(f"--vectors cannot be used. {error} {remedy} first.") from error
+        raise UserError(f"--embedded cannot be used. {error} {remedy} first.") from error
     return files
 
 

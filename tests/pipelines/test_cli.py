@@ -1,8 +1,11 @@
 """The command line: quick to start, plain about errors."""
 
+import errno
+import os
 import re
 import subprocess
 import sys
+import tempfile
 import types
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 import pipelines.__main__ as cli
 from pipelines.errors import UserError
 from tests.support.processes import ROOT, python_output
+from tfrs_croloss.indexes.vectors import write_shard
 
 
 def run(*arguments, **keywords):
@@ -68,9 +72,7 @@ def test_a_step_runs_with_its_arguments(step):
     assert seen == [3]
 
 
-@pytest.mark.parametrize(
-    "error", [UserError("x is bad"), ValueError("x is bad"), OSError("x is bad")]
-)
+@pytest.mark.parametrize("error", [UserError("x is bad"), OSError("x is bad")])
 def test_user_errors_are_one_line(step, capsys, error):
     def fail(args):
         raise error
@@ -80,13 +82,58 @@ def test_user_errors_are_one_line(step, capsys, error):
     assert capsys.readouterr().err == "error: x is bad\n"
 
 
-def test_other_errors_keep_their_traceback(step):
+@pytest.mark.parametrize("kind", [KeyError, ValueError, TypeError, RuntimeError])
+def test_unknown_errors_say_where_their_traceback_is(step, capsys, tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def slip(args):
+        raise kind("a slip in the code")
+
+    step(slip)
+    assert cli.main(["own"]) == 2
+    printed = capsys.readouterr().err
+    (file,) = tmp_path.iterdir()
+    assert printed.startswith(f"error: unexpected {kind.__name__}: ") and str(file) in printed
+    assert printed.count("\n") == 1
+    assert "in slip" in file.read_text() and "a slip in the code" in file.read_text()
+
+
+def test_the_words_of_the_library_are_shown_as_they_are(step, capsys):
+    step(lambda args: write_shard(".", 0, None, num_shards=0, num_items=1, dim=1, origin={}))
+    assert cli.main(["own"]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: `num_shards` should be") and "traceback" not in printed
+
+
+@pytest.mark.parametrize(
+    "error, expected",
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "work/x"), "work/x: No space left on"),
+        (OSError(errno.ENOSPC, "Error writing bytes. No space left on device"), "Free some space"),
+        (RuntimeError("SaveV2: work/x; No space left on device"), "Free some space"),
+        (PermissionError(errno.EACCES, "Permission denied", "work/x"), "Check the permissions"),
+        (MemoryError(), "there is not enough memory"),
+    ],
+)
+def test_errors_of_the_disk_have_a_remedy(step, capsys, error, expected):
     def fail(args):
-        raise KeyError("a slip in the code")
+        raise error
 
     step(fail)
-    with pytest.raises(KeyError):
-        cli.main(["own"])
+    assert cli.main(["own"]) == 2
+    printed = capsys.readouterr().err
+    assert expected in printed and "traceback" not in printed and printed.count("\n") == 1
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_output_that_cannot_be_written_is_one_line(tmp_path):
+    command = [sys.executable, "-m", "pipelines", "synthesize", "--users", "9", "--out"]
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [*command, tmp_path / "x.csv"], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
 
 
 def test_interruption(step, capsys):

@@ -17,10 +17,13 @@ import tensorflow as tf
 
 from pipelines.__main__ import main
 from pipelines.data.prepared import PreparedData
-from pipelines.export import loading, round_trip
-from pipelines.export.versions import model_versions, remove_old_versions
-from pipelines.export.warmup import WARMUP_FILE
+from pipelines.export import loading
+from pipelines.export.versions import model_versions
 from tests.support.processes import ROOT, python_output, run_step, start_step
+from tfrs_croloss.serving import publish, round_trip
+from tfrs_croloss.serving.errors import ExportError
+from tfrs_croloss.serving.versions import remove_old_versions
+from tfrs_croloss.serving.warmup import WARMUP_FILE
 
 # Answers for several models in one process, since importing TensorFlow is most of the work.
 FRESH_PROCESS = f"""
@@ -36,11 +39,15 @@ KINDS = ("brute_force", "partitioned", "scann")
 
 @pytest.fixture(scope="module")
 def exported(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with each kind of index; ``answers`` asks all of them in a fresh process."""
     folder = tmp_path_factory.mktemp("exported")
     for kind in KINDS:
-        run_step(
-            "export", "--run", tiny_run, "--out", folder / kind, "--top-n", 30, "--index", kind
-        )
+        with pytest.MonkeyPatch.context() as patch:
+            if kind != "scann":  # One export has the fresh process of its own.
+                patch.setattr(publish, "check_round_trip", lambda *_: None)
+            run_step(
+                "export", "--run", tiny_run, "--out", folder / kind, "--top-n", 30, "--index", kind
+            )
     return folder
 
 
@@ -173,6 +180,7 @@ def signature_def(folder: Path, name: str) -> Any:
     return model.meta_graphs[0].signature_def[name]
 
 
+@pytest.mark.slow
 def test_saved_model_cli_runs_it(exported: Path, names: list[str]) -> None:
     inputs = f"history=[['{names[3]}']];top_n=[2]"
     commands = []
@@ -293,14 +301,14 @@ def test_an_index_below_the_recall_target_is_not_published(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from pipelines.export import publish
     from tfrs_croloss.indexes.tuning import Measurement, RecallNotReached
+    from tfrs_croloss.serving import measured_index
 
     def cannot(*_: Any, top_n: int, recall_target: float, **__: Any) -> None:
         best = Measurement({"leaves_to_search": 9}, recall=0.9125, single_ms=1.0, batch_ms=2.0)
         raise RecallNotReached(recall_target, top_n, [best])
 
-    monkeypatch.setattr(publish, "tune", cannot)
+    monkeypatch.setattr(measured_index, "tune", cannot)
     arguments = [
         "export",
         "--run",
@@ -318,24 +326,27 @@ def test_an_index_below_the_recall_target_is_not_published(
 @pytest.fixture
 def no_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves out the check in a fresh process, which the exports of ``exported`` have passed."""
-    from pipelines.export import publish
-
     monkeypatch.setattr(publish, "check_round_trip", lambda *_: None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_round_trip")
 def test_a_kill_leaves_the_old_version_and_nothing_numbered(
     exported: Path, tiny_run: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "model"
     shutil.copytree(exported / "brute_force", folder)
-    process = start_step("export", "--run", tiny_run, "--out", folder)
-    deadline = time.monotonic() + 120
-    while not any(path.name.startswith(".tmp-") for path in folder.iterdir()):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    process = start_step("export", "--run", tiny_run, "--out", folder, TMPDIR=temporary)
+    # Everything has been written by then, but not published.
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith("checking"):
+        assert process.poll() is None
     process.send_signal(signal.SIGKILL)
     process.wait()
+    assert list(temporary.iterdir()) == []
+    assert any(path.name.startswith(".tmp-") for path in folder.iterdir())
     assert model_versions(folder) == [1]
     run_step("query", "--model", folder, "--history", "x", "--top-n", 1)
     run_step("export", "--run", tiny_run, "--out", folder)
@@ -433,7 +444,6 @@ def test_a_model_that_differs_in_a_fresh_process_is_not_published(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from pipelines.errors import UserError
     from tests.serving.test_serving import build
 
     def finished(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
@@ -441,20 +451,61 @@ def test_a_model_that_differs_in_a_fresh_process_is_not_published(
 
     monkeypatch.setattr(round_trip.subprocess, "run", finished)
     requests = [("item_embedding", {"item_ids": ["item 1"]})]
-    with pytest.raises(UserError, match=expected):
+    with pytest.raises(ExportError, match=expected):
         round_trip.check_round_trip(build(), requests, tmp_path, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_fresh_process_that_answers_with_another_model_is_refused(
     exported: Path, tmp_path: Path
 ) -> None:
     """The real process, asked about a SavedModel that is not the one it is compared with."""
-    from pipelines.errors import UserError
     from tests.serving.test_serving import build
 
     requests = [("item_embedding", {"item_ids": ["item 1"]})]
-    with pytest.raises(UserError, match="cannot be used|answers differently"):
+    with pytest.raises(ExportError, match="cannot be used|answers differently"):
         round_trip.check_round_trip(build(), requests, exported / "brute_force" / "1", tmp_path)
+
+
+@pytest.mark.slow
+def test_query_over_rest_prints_the_same_table(
+    exported: Path, names: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = ["query", "--model", exported / "scann", "--history", f"{names[3]},what", "--top-n", 4]
+    run_step(*query)
+    expected = capsys.readouterr().out.splitlines()
+    run_step(*query, "--rest")
+    first, *printed, blank, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("POST http://127.0.0.1:") and last == "the server has stopped"
+    assert printed == expected and blank == ""
+
+
+def test_vectors_for_another_engine(
+    tiny_run: Path, names: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "vectors"
+    run_step("export", "--run", tiny_run, "--out", out, "--vectors", "jsonl", "--top-n", 10)
+    assert "and the top 10 of" in capsys.readouterr().out
+    lines = (out / "1" / "items" / "items.json").read_text(encoding="utf-8").splitlines()
+    items = {record["id"]: record["embedding"] for record in map(json.loads, lines)}
+    assert list(items) == names
+    model = tf.saved_model.load(str(out / "1" / "query_model" / "1"))
+    embed = model.signatures["serving_default"]
+    answer = embed(history=tf.constant([[names[3], "what", names[10]]]))
+    assert answer["known_items"].numpy() == [2]
+    scores = np.array(list(items.values())) @ answer["embedding"].numpy()[0]
+    capsys.readouterr()
+    assert scores.shape == (len(names),) and np.abs(scores).max() <= 1.0 + 1e-5  # cosines
+    options = ["--run", str(tiny_run), "--out", str(out), "--vectors", "jsonl"]
+    assert main(["export", *options, "--index", "scann"]) == 2
+    assert "--index should not come with --vectors" in capsys.readouterr().err
+
+
+def test_the_option_names_every_format_of_vectors() -> None:
+    from pipelines.export import FORMATS
+    from tfrs_croloss.serving import vector_files
+
+    assert tuple(vector_files.FORMATS) == FORMATS
 
 
 def test_the_option_names_every_kind_of_index() -> None:
