@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # as in pipelines/__init__.py
 
 PACKAGES = ("tensorflow", "tf-keras", "tensorflow-recommenders", "numpy")
 

@@ -15,12 +15,16 @@ import tensorflow as tf  # isort: skip
 import tensorflow_recommenders as tfrs  # isort: skip
 
 from tfrs_croloss.indexes.tuning import Measurement, build_index, measure, tune  # isort: skip
-from tfrs_croloss.indexes import Index  # isort: skip
+from tfrs_croloss.indexes import BruteForceIndex, Index, PartitionedIndex  # isort: skip
 
 BASELINE = "TFRS BruteForce"
 # The speed-ups that each kind should reach for single queries and for a batch.
 TARGETS = {"scann": (30.0, 30.0), "partitioned": (10.0, 4.0)}
 NUM_QUERIES = 512
+# Catalogues on which an index without settings is measured: the numbers of items and of clusters,
+# and the speed-up over exact search that it should reach at least.
+DEFAULTS = ((1_664, 40, 0.5), (166_400, 400, 2.0), (166_400, 0, 0.8))
+DEFAULT_RECALL = 0.95
 
 Search = Callable[[tf.Tensor], object]
 
@@ -33,7 +37,7 @@ def clustered(
     chosen = random.choice(len(centres), num_rows, p=popularity / popularity.sum())
     rows = centres[chosen]
     rows += spread / np.sqrt(centres.shape[1]) * random.standard_normal(rows.shape, np.float32)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return unit(rows)
 
 
 def tuned_index(
@@ -89,6 +93,67 @@ def compiled_search(index: Index, top_n: int) -> Search:
     return lambda queries: compiled(queries)[0].numpy()
 
 
+def measure_defaults(dim: int, top_n: int, random: np.random.Generator) -> bool:
+    """Measures `PartitionedIndex` without settings; returns whether the targets are met."""
+    met = True
+    for num_items, num_centres, speed_up in DEFAULTS:
+        if num_centres:
+            centres = unit(random.standard_normal((num_centres, dim), np.float32))
+            rows = clustered(num_items + NUM_QUERIES, centres, 0.75, random)
+        else:
+            rows = unit(random.standard_normal((num_items + NUM_QUERIES, dim), np.float32))
+        items, queries = rows[:num_items], rows[num_items:]
+        exact, index = BruteForceIndex(items), PartitionedIndex(items)
+        recall = measure(index, queries, top_n).recall
+        met &= recall >= DEFAULT_RECALL
+        seconds = harness.time_in_turns(
+            {
+                "BruteForceIndex": searching(exact, queries, top_n),
+                "PartitionedIndex": searching(index, queries, top_n),
+            },
+            repeats=50,
+            warm_up=2,
+        )
+        met &= harness.report(
+            f"{num_items:,} items in {num_centres or 'no'} clusters, defaults, single queries: "
+            f"{index.leaves_to_search} of {index.num_leaves} leaves, Recall@{top_n} {recall:.4f} "
+            f"(at least {DEFAULT_RECALL}: {'met' if recall >= DEFAULT_RECALL else 'MISSED'})",
+            seconds,
+            [harness.Target("BruteForceIndex", "PartitionedIndex", speed_up)],
+        )
+    return met
+
+
+def measure_eager(dim: int, top_n: int, random: np.random.Generator) -> bool:
+    """Times exact search outside of a ``tf.function`` and inside of one."""
+    rows = random.standard_normal((1_664, dim), np.float32)
+    index, queries = BruteForceIndex(rows), tf.constant(rows[:1])
+    compiled = compiled_search(index, top_n)
+    return harness.report(
+        "1,664 items, exact search, single queries",
+        harness.time_in_turns(
+            {
+                "inside": lambda: compiled(queries),
+                "outside": lambda: index.search(queries, top_n)[0].numpy(),
+            },
+            repeats=200,
+            warm_up=5,
+        ),
+        [harness.Target("outside", "inside", 1.5, at_most=True)],
+    )
+
+
+def searching(index: Index, queries: np.ndarray, top_n: int) -> Callable[[], object]:
+    """A function that searches for one query after the other."""
+    turns = itertools.cycle(tf.constant(queries[:, np.newaxis]))
+    return lambda: index.search(next(turns), top_n)[0].numpy()
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    """The rows, scaled to the length 1."""
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
 def compare(
     searches: Mapping[str, Search], queries: np.ndarray, batch_size: int, repeats: int, title: str
 ) -> bool:
@@ -135,14 +200,17 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="+", choices=sorted(TARGETS), default=sorted(TARGETS))
     parser.add_argument("--single-repeats", type=int, default=50)
     parser.add_argument("--batch-repeats", type=int, default=5)
+    parser.add_argument("--defaults-only", action="store_true", help="leave out tuned indexes")
     arguments = parser.parse_args()
     random = np.random.default_rng(0)
-    centres = random.standard_normal((arguments.centres, arguments.dim), np.float32)
-    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+    met = measure_eager(arguments.dim, arguments.top_n, random)
+    met &= measure_defaults(arguments.dim, arguments.top_n, random)
+    if arguments.defaults_only:
+        return 0 if met else 1
+    centres = unit(random.standard_normal((arguments.centres, arguments.dim), np.float32))
     embeddings = clustered(arguments.items, centres, arguments.spread, random)
     queries = [clustered(NUM_QUERIES, centres, arguments.spread, random) for _ in range(3)]
 
-    met = True
     searches = {BASELINE: baseline_search(embeddings, arguments.top_n)}
     for kind in arguments.kinds:
         index, recall = tuned_index(

@@ -30,7 +30,7 @@ repository_url = _urls["Source"]
 
 extensions = [
     "mathml",
-    "myst_parser",
+    "myst_nb",
     "repository_pages",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
@@ -44,6 +44,7 @@ repository_pages = {
     "benchmarks": "benchmarks/README.md",
     "changelog": "CHANGELOG.md",
     "contributing": "CONTRIBUTING.md",
+    "security": "SECURITY.md",
     "results/index": "results/README.md",
     **{
         f"results/{name}": f"results/{name}/report.md"
@@ -53,12 +54,15 @@ repository_pages = {
             "cds-sizes",
             "health-compare",
             "health-sizes",
+            "ml-100k-features",
         )
     },
 }
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
+# Notebooks are shown with the outputs that they have; `make tutorials` runs them.
+nb_execution_mode = "off"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 

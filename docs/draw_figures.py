@@ -87,6 +87,46 @@ def draw_weights(axes: plt.Axes) -> None:
     axes.legend(frameon=False, loc="upper center")
 
 
+def draw_pulls(axes: plt.Axes) -> None:
+    """How strongly each loss pulls a positive, relative to its push, by the positive's rank."""
+    generator = np.random.default_rng(0)
+    temperature, num_negatives = 0.2, 1_200
+    negatives = np.sort(generator.normal(scale=0.25, size=num_negatives))[::-1] / temperature
+    ranks = np.unique(np.geomspace(1, num_negatives, 40).astype(int))
+    # The positive lies halfway between its neighbours; the first one lies above all negatives.
+    bounds = np.concatenate([[negatives[0] + 0.5], (negatives[1:] + negatives[:-1]) / 2])
+    rows = [np.concatenate([[bounds[rank - 1]], negatives]) for rank in ranks]
+    scores = tf.constant(np.array(rows))
+    labels = tf.one_hot(tf.zeros([len(ranks)], tf.int32), num_negatives + 1)
+
+    def eased(easing: float, least: float) -> tfrs_croloss.LambdaCROLoss:
+        pull = tfrs_croloss.losses.Pull(easing=easing, least=least)
+        return tfrs_croloss.LambdaCROLoss(1.4, "sigmoid", "exponential", pull=pull)
+
+    drawn: dict[str, tfrs_croloss.RetrievalLoss] = {
+        "softmax and CROLoss": tfrs_croloss.CROLoss.softmax_cross_entropy(),
+        "BSL, exponent 1.17": tfrs_croloss.BilateralSoftmax(1.17),
+        "SL@20": tfrs_croloss.SoftmaxAtK(20, weight_temperature=2.5 / temperature),
+        "LambdaCROLoss, easing 0.03": eased(0.03, least=0.8),
+        "LambdaCROLoss, easing 0.3, at least 0.8": eased(0.3, least=0.8),
+    }
+    for color, (name, loss) in zip(COLORS, drawn.items()):
+        with tf.GradientTape() as tape:
+            tape.watch(scores)
+            losses = loss.per_query(scores, labels)
+        gradient = tape.gradient(losses, scores).numpy()
+        share = -gradient[:, 0] / gradient[:, 1:].sum(axis=1)
+        axes.plot(ranks, share, label=name, color=color, linewidth=2)
+    axes.set(
+        title="Pull of the positive, relative to the push of its negatives",
+        xlabel=f"rank of the positive among {num_negatives:,} negatives",
+        ylabel="pull / push",
+        xscale="log",
+        ylim=(0.6, 1.05),
+    )
+    axes.legend(frameon=False, loc="lower left")
+
+
 def draw_layers(axes: plt.Axes) -> None:
     """The layers of the code, as rows of boxes."""
     height, width, title_width = 1.0, 12.0, 2.9
@@ -114,7 +154,7 @@ def draw_layers(axes: plt.Axes) -> None:
 
 
 def main() -> None:
-    """Writes ``kernels_and_weights.png`` and ``layers.png`` beside this file."""
+    """Writes the figures beside this file."""
     plt.rcParams.update({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False})
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.4), layout="constrained")
     draw_kernels(left)
@@ -123,7 +163,10 @@ def main() -> None:
     figure, axes = plt.subplots(figsize=(12, 5.2), layout="constrained")
     draw_layers(axes)
     figure.savefig(FOLDER / "layers.png", dpi=110)
-    print("drew kernels_and_weights.png and layers.png")
+    figure, axes = plt.subplots(figsize=(8, 4.4), layout="constrained")
+    draw_pulls(axes)
+    figure.savefig(FOLDER / "push_and_pull.png", dpi=110)
+    print("drew kernels_and_weights.png, layers.png and push_and_pull.png")
 
 
 if __name__ == "__main__":

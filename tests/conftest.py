@@ -11,6 +11,7 @@ import pytest
 
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # as in pipelines/__init__.py
 
 from tests.support.processes import ROOT, python_output
 from tests.support.tiny_run import tiny_data, tiny_run  # noqa: F401
@@ -19,6 +20,38 @@ from tests.support.tiny_run import tiny_data, tiny_run  # noqa: F401
 logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 SHARED_DATA = ROOT.parent / "shared" / "data"
+
+
+# Files and folders that take longest. They come first, so that no process is left with one of them
+# when the others have nothing more to do.
+LONGEST = (
+    "tests/tutorials/",
+    "serving/test_export.py",
+    "export/test_export.py",
+    "train/test_train.py",
+    "test_keras_versions.py",
+    "test_blockwise.py",
+    "losses/test_losses.py",
+    "models/test_features.py",
+    "models/test_saving.py",
+    "losses/test_keras.py",
+    "train/test_distribution.py",
+    "experiments/test_experiments.py",
+    "test_readme.py",
+    "test_self_attention.py",
+    "test_score_range.py",
+    "repository/test_tutorials.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts what takes longest first."""
+
+    def place(item: pytest.Item) -> int:
+        path = item.path.as_posix()
+        return next((n for n, name in enumerate(LONGEST) if name in path), len(LONGEST))
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")

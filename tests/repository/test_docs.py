@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import os
 import re
@@ -24,6 +25,7 @@ PAGES = markdown.pages()
 NAMES = [markdown.name_of(page) for page in PAGES]
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
 SERVING = ROOT / "docs" / "guide" / "serving.md"
+KERAS_3 = ROOT / "docs" / "guide" / "keras3.md"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
@@ -102,6 +104,7 @@ def test_the_examples_of_the_guide_run(tmp_path):
             block for block in markdown.blocks(page, "python") if not _is_client(block)
         )
         for page in GUIDE
+        if page != KERAS_3
     }
     assert sum(map(bool, programs.values())) >= 5
     program = f"""
@@ -113,6 +116,21 @@ print("ran")
     output = python_output("-c", program, environment=environment, folder=tmp_path)
     assert output.strip().endswith("ran")
     _check_client(tmp_path / "saved_models" / "demo")
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_keras_3_page_run(tmp_path):
+    """Without keras-rs, those before it are run."""
+    blocks = markdown.blocks(KERAS_3, "python")
+    [first] = [number for number, block in enumerate(blocks) if "import keras_rs" in block]
+    has_keras_rs = importlib.util.find_spec("keras_rs") is not None
+    program = "\n".join(blocks if has_keras_rs else blocks[:first])
+    program += "\nimport sys\nprint('tensorflow_recommenders' in sys.modules)"
+    environment = {"TF_USE_LEGACY_KERAS": None}
+    output = python_output("-c", program, environment=environment, folder=tmp_path)
+    assert first >= 2 and output.split()[-1] == "False"
+    if not has_keras_rs:
+        pytest.skip("the examples beside keras-rs were not run: keras-rs is not installed")
 
 
 def _is_client(block: str) -> bool:

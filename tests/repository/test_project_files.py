@@ -67,6 +67,47 @@ def test_ci_runs_commands_that_developers_have_on_every_python():
         assert job["env"]["PYTHON"].startswith("python")
 
 
+def _requirements(*extras):
+    """The names that setup.cfg asks for; those with a marker may be left out."""
+    lines = METADATA["options"]["install_requires"].splitlines() if not extras else []
+    for extra in extras:
+        lines += METADATA["options.extras_require"][extra].splitlines()
+    plain = (line for line in lines if line and not line.startswith("#") and ";" not in line)
+    return {re.split(r"[\[<>=]", line)[0].replace("_", "-").lower() for line in plain}
+
+
+@pytest.mark.parametrize("version", ["310", "311", "312", "313"])
+def test_every_pin_has_hashes_and_every_requirement_a_pin(version):
+    pinned = {}
+    for name in ("", "-spark", "-docs"):
+        text = (ROOT / "requirements" / f"py{version}{name}.txt").read_text(encoding="utf-8")
+        entries = re.split(r"\n(?=\S)", re.sub(r"^#.*\n", "", text).strip())
+        for entry in filter(None, entries):
+            found = re.match(r"([a-z0-9.-]+)==\S+", entry)
+            assert found, entry[:80]
+            assert "--hash=sha256:" in entry, found[0]
+            pinned.setdefault(name, set()).add(found[1])
+    installed = _requirements() | _requirements("pipelines", "tune", "dev")
+    assert installed <= pinned[""]
+    assert _requirements("spark") <= pinned["-spark"]
+    assert _requirements("docs") <= pinned.get("-docs", set()) | pinned[""]
+    # The project is built with what is pinned, too.
+    assert "setuptools" in pinned[""]
+
+
+def test_make_installs_nothing_without_a_hash():
+    installs = [line for line in MAKEFILE.splitlines() if "pip install" in line]
+    assert installs[:2] == [
+        "PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps",
+        "UV := $(BIN)/uv pip install --quiet --no-deps --python $(BIN)/python",
+    ]
+    # The wheel is tried with the versions that are pinned, which the others have checked.
+    assert all("--constraint $(PINS)" in line for line in installs[2:]) and len(installs) == 3
+    options = re.findall(r"\$\((?:PIP|UV)\) (\S+)", MAKEFILE)
+    assert len(options) == 4
+    assert set(options) == {"--require-hashes", "--no-build-isolation"}
+
+
 def test_what_ci_runs_are_targets():
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     targets = re.findall(r"^make (.+)$", script, flags=re.MULTILINE)

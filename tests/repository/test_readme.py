@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 
 import numpy as np
@@ -11,11 +13,13 @@ import tensorflow_recommenders as tfrs
 
 import tfrs_croloss
 from tests.support import markdown
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, python_output
 
 PATH = ROOT / "README.md"
 README = PATH.read_text(encoding="utf-8")
 BLOCKS = markdown.blocks(PATH, "python")
+# It needs a model and data of the reader.
+[EXPORT] = [block for block in BLOCKS if "serving.export" in block]
 
 
 def test_it_fits_two_screens():
@@ -29,6 +33,7 @@ def test_it_has_its_order():
         "Losses on scores",
         "One line in a TFRS model",
         "Which alpha?",
+        "Export to TensorFlow Serving",
         "Results",
         "From a raw log to a served model",
         "Documentation",
@@ -46,10 +51,59 @@ def test_the_losses_need_no_tfrs_and_work_with_both_keras(run_python, keras):
 
 
 def test_every_other_block_runs_by_itself(run_python):
-    assert len(BLOCKS) >= 2
+    assert len(BLOCKS) >= 3
     for block in BLOCKS[1:]:
+        if block == EXPORT:
+            continue
         output = run_python(f"{block}\nprint('ran')\n", {"TF_USE_LEGACY_KERAS": None})
         assert output.strip().endswith("ran")
+
+
+def test_the_export_has_arguments_that_exist():
+    [call] = [node for node in ast.walk(ast.parse(EXPORT)) if _is_export(node)]
+    names = [keyword.arg for keyword in call.keywords]
+    inspect.signature(tfrs_croloss.serving.export).bind("path", **dict.fromkeys(names))
+
+
+def _is_export(node):
+    return isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "export"
+
+
+@pytest.mark.slow
+def test_the_export_runs_with_a_model_as_in_the_tutorial(tmp_path):
+    program = f"""
+import tensorflow as tf
+import tensorflow_recommenders as tfrs
+import tfrs_croloss
+
+users, titles = [str(n) for n in range(300)], [f"Film {{n}}" for n in range(200)]
+
+class Movielens(tfrs.Model):
+    def __init__(self):
+        super().__init__()
+        self.user_model, self.movie_model = (
+            tf.keras.Sequential([
+                tf.keras.layers.StringLookup(vocabulary=words, mask_token=None),
+                tf.keras.layers.Embedding(len(words) + 1, 8),
+            ])
+            for words in (users, titles)
+        )
+
+model = Movielens()
+test = tf.data.Dataset.from_tensor_slices({{"user_id": users}})
+movies = tf.data.Dataset.from_tensor_slices(titles)
+{EXPORT}
+loaded = tf.saved_model.load("saved_models/movies/1")
+scores, ids = loaded(["42"])
+best = tf.nn.top_k(tf.matmul(
+    model.user_model(tf.constant(["42"])), model.movie_model(tf.constant(titles)), transpose_b=True
+), 100)
+print(set(ids[0].numpy()) == {{titles[place].encode() for place in best.indices[0].numpy()}})
+"""
+    printed = python_output(
+        "-c", program, environment={"TF_USE_LEGACY_KERAS": "1"}, folder=tmp_path
+    )
+    assert printed.splitlines()[-1] == "True"
 
 
 class _Tutorial(tfrs.Model):
