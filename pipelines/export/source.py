@@ -12,11 +12,11 @@ import numpy as np
 from tfrs_croloss.indexes.vectors import VectorFiles
 
 from ..common.files import installed_versions, read_json
+from ..data.features import BELONGINGS
 from ..data.prepared import PreparedData
 from ..errors import UserError
 from ..runs.build import build_model
 from ..runs.checkpoints import restore_best
-from ..runs.feature_settings import OF
 from ..runs.features import RunFeatures, run_features
 from ..runs.folder import Run
 from .embed import open_vectors
@@ -94,7 +94,7 @@ def _features(features: RunFeatures, data: PreparedData) -> dict[str, dict[str, 
     """What each feature belongs to, and its kind, by name."""
     return {
         name: {"of": of, "kind": feature.kind, "column": data.features(of)[name].column}
-        for of in OF
+        for of in BELONGINGS
         for name, feature in getattr(features, of).items()
     }
 
