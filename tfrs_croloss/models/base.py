@@ -40,4 +40,5 @@ class RetrievalModel(_keras.Model):
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """As in Keras, with the variables of the optimizer, whose values a loaded file has."""
         self.compile(**tf.keras.utils.deserialize_keras_object(config))
-        self.optimizer.build(self.trainable_variables)
+        if self.trainable_variables:  # Layers of a user's own may not have created theirs yet.
+            self.optimizer.build(self.trainable_variables)

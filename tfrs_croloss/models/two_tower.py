@@ -13,6 +13,7 @@ from tfrs_croloss.losses import _numeric
 from tfrs_croloss.memory import CandidateMemory, mixture_probability
 from tfrs_croloss.models import _columns
 from tfrs_croloss.models._columns import Features
+from tfrs_croloss.models.base import RetrievalModel
 from tfrs_croloss.tasks._candidates import CandidateFilter, ragged_ids
 from tfrs_croloss.tasks.catalogue import CatalogueRetrieval
 from tfrs_croloss.tasks.retrieval import Retrieval
@@ -46,7 +47,7 @@ def unit_vectors(vectors: tf.Tensor) -> tf.Tensor:
 
 
 @tf.keras.utils.register_keras_serializable(package="tfrs_croloss")
-class TwoTowerModel(_saving.ModuleState, _keras.Model):
+class TwoTowerModel(_saving.ModuleState, RetrievalModel):
     """Any two Keras models as towers, trained with a retrieval task.
 
     A batch of features is a mapping with the inputs of both towers:
