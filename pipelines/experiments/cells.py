@@ -19,6 +19,10 @@ FORMAT = 1
 
 SHARED_SETTINGS = (
     "tower",
+    "encoder",
+    "blocks",
+    "heads",
+    "dropout",
     "dim",
     "stddev",
     "item_bias",

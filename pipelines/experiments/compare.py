@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import itertools
 import time
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from scipy.stats import qmc
@@ -118,12 +119,20 @@ def base_settings(args: argparse.Namespace, data: PreparedData) -> TrainSettings
     return dataclasses.replace(base, **{**data_defaults(data), **given})
 
 
-def chosen_contestants(words: list[str]) -> dict[str, Contestant]:
-    """The contestants that ``--losses`` stands for, by name."""
+def chosen_contestants(
+    words: Iterable[str], more: Mapping[str, Contestant] | None = None
+) -> dict[str, Contestant]:
+    """The contestants that ``--losses`` stands for, by name.
+
+    Args:
+      words: names of contestants or groups.
+      more: further contestants, which no group contains.
+    """
     known = contestants()
     members: dict[str, list[str]] = {"all": list(known)}
     for group in GROUPS:
         members[group] = [name for name, it in known.items() if LOSSES[it.loss].group == group]
+    known.update(more or {})
     members.update({name: [name] for name in known})
     return {name: known[name] for name in choose(words, members, "--losses")}
 

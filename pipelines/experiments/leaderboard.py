@@ -1,4 +1,4 @@
-"""The table ``leaderboard``: matrix factorisations on splits that others have published results on.
+"""The tables ``leaderboard`` and ``sequences``: losses on data with published results.
 
 Every loss has the same number of trials, which successive halving cuts short. The best trial in
 validation decides its settings, which are then trained with several seeds and measured on the test
@@ -11,7 +11,8 @@ split, beside the published numbers.
     OUT/SET/finals/results/           the chosen settings, each with its seeds
     OUT/report.html, report.md, summary.json
 
-The same command on the same folder continues with what is missing.
+The same command on the same folder continues with what is missing. ``PROTOCOLS`` has the data and
+the model of each table, ``published_splits`` the published numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,102 +36,63 @@ from . import report
 from .cells import Cell, Variant, data_defaults
 from .compare import REFERENCE, chosen_contestants, comparison_settings
 from .measure import Interval, interval_over_seeds, interval_over_users
-from .published_splits import LEADERBOARD, PUBLISHED, SIZE
+from .published_splits import BENCHMARKS, SAMPLED_SOFTMAX, Benchmark
 from .runner import Runner
 from .study import study_database
 from .tune import STUDY, Search, check_same_search, drawing, import_optuna
 
 _SEARCH_SEED = 0
-_TEMPERATURES = Range(0.05, 0.5, logarithmic=True)
-_METRICS = (f"recall@{SIZE}", f"ndcg@{SIZE}")
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
-    """What the command line decides.
+class Protocol:
+    """How a table prepares its data, and what it trains.
 
     Attributes:
-      raw: folder with a folder of train and test files for each data set.
-      out: folder of the experiment.
-      sets: names of the data sets.
-      contestants: the losses by name.
-      trials: number of trials of each loss.
-      seeds: seeds of the chosen settings.
-      given: settings of every run that differ from the published ones.
-      train: whether to train; otherwise the page is written from the results at hand.
-      keep_runs: whether to keep the weights of finished runs.
+      prepare: options of ``prepare``, but for the input and the output.
+      inputs: the input of a data set is the first of these in ``--data`` that exists.
+      expected: what such an input is, in words.
+      settings: returns the settings of all runs, from the data and the settings that were given.
+      temperatures: range of temperatures to search.
+      temperature: temperature of the first trial.
+      rates: range of learning rates to search, relative to the one of the settings.
+      contestants: losses of this table alone.
     """
 
-    raw: Path
-    out: Path
-    sets: tuple[str, ...]
-    contestants: dict[str, Contestant]
-    trials: int
-    seeds: tuple[int, ...]
-    given: dict[str, Any]
-    train: bool = True
-    keep_runs: bool = False
+    prepare: tuple[str, ...]
+    inputs: tuple[str, ...]
+    expected: str
+    settings: Callable[[PreparedData, dict[str, Any], int], TrainSettings]
+    temperatures: Range
+    temperature: float
+    rates: Range
+    contestants: Mapping[str, Contestant] = dataclasses.field(default_factory=dict)
 
+    def input(self, folder: Path, name: str) -> Path:
+        """The input of a data set.
 
-def run_leaderboard(args: argparse.Namespace, given: dict[str, Any]) -> None:
-    """Searches, trains and writes the page.
-
-    Args:
-      args: options of ``reproduce``.
-      given: settings that were given for every run.
-    """
-    options = read_options(args, given)
-    boards = [Board(name, options) for name in options.sets]
-    for board in boards:
-        board.run()
-        write(boards, options)
-    print(f"\nreport: {options.out / 'report.html'} and report.md")
-
-
-def read_options(args: argparse.Namespace, given: dict[str, Any]) -> Options:
-    """The options, checked.
-
-    Raises:
-      UserError: a data set is unknown or missing, or the seeds of search and test are the same.
-    """
-    raw = Path(args.data)
-    seeds = range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds))
-    if _SEARCH_SEED in seeds:
+        Raises:
+          UserError: there is none.
+        """
+        for pattern in self.inputs:
+            if (path := folder / pattern.format(name=name)).exists():
+                return path
         raise UserError(
-            f"--first-seed should be above {_SEARCH_SEED}, the seed of the search. Received: "
-            f"{args.first_seed}."
+            f"--data should be a folder with {self.expected.format(name=name)}. "
+            f"Received: {folder}. Check the path, or change --sets."
         )
-    for name in args.sets:
-        if not (raw / name).is_dir():
-            raise UserError(
-                f"--data should be a folder with a folder {name} of train and test files, as "
-                f"--source presplit reads them. Received: {raw}. Check the path, or change --sets."
-            )
-    return Options(
-        raw=raw,
-        out=Path(args.out or LEADERBOARD),
-        sets=tuple(dict.fromkeys(args.sets)),
-        contestants=chosen_contestants(args.losses),
-        trials=min(args.trials, 2) if args.quick else args.trials,
-        seeds=tuple(seeds),
-        given={**({"max_steps": 40, "steps_per_epoch": 20} if args.quick else {}), **given},
-        train=not args.report_only,
-        keep_runs=args.keep_runs,
-    )
 
 
-def protocol_settings(data: PreparedData, given: dict[str, Any]) -> TrainSettings:
-    """The settings of the published protocol, with what was given in place of them.
+def factorization_settings(data: PreparedData, given: dict[str, Any], size: int) -> TrainSettings:
+    """The settings of the published matrix factorisations, with what was given in place of them.
 
     Batches of 1,024 pairs, embeddings that start from N(0, 1), 200 passes over the pairs, and a
     validation after every five; but every item of the catalogue is a negative, and training stops
     after six validations without a new best.
     """
-    batch_size = given.get("batch_size", 1_024)
-    pairs = len(data.split("train").items)
-    steps = math.ceil(pairs / batch_size)
+    steps = math.ceil(len(data.split("train").items) / given.get("batch_size", 1_024))
     base = dataclasses.replace(
-        comparison_settings(SIZE, "matrix-factorization"),
+        comparison_settings(size, "matrix-factorization"),
         cutoffs=(20, 50, 100),
         stddev=1.0,
         whole_catalogue=True,
@@ -143,20 +105,176 @@ def protocol_settings(data: PreparedData, given: dict[str, Any]) -> TrainSetting
     return dataclasses.replace(base, **{**data_defaults(data), **given})
 
 
-def suggest(trial: Any, name: str, contestant: Contestant, base: TrainSettings) -> Variant:
+def sequence_settings(data: PreparedData, given: dict[str, Any], size: int) -> TrainSettings:
+    """The settings of self-attention over sequences, with what was given in place of them.
+
+    One block of self-attention over the last 50 items, trained on all positions at once, for at
+    most 60 passes over the users; it stops after five validations without a new best.
+    """
+    batch_size = given.get("batch_size", 256)
+    steps = math.ceil(data.split("train").num_users / batch_size)
+    base = TrainSettings(
+        encoder="transformer",
+        blocks=1,
+        dim=64,
+        history_length=50,
+        min_history=1,
+        batch_size=batch_size,
+        negatives_per_example=4,
+        whole_catalogue=True,
+        temperature=0.07,
+        learning_rate=0.002,
+        monitor=f"recall@{size}",
+        cutoffs=(5, 10, 20, 50),
+        max_steps=60 * steps,
+        steps_per_epoch=steps,
+        early_stopping_patience=5,
+        max_validation_users=None,
+        exclude_history=True,
+        seed=_SEARCH_SEED,
+    )
+    return dataclasses.replace(base, **given)
+
+
+PROTOCOLS = {
+    "leaderboard": Protocol(
+        prepare=("--source", "presplit"),
+        inputs=("{name}",),
+        expected="a folder {name} of train and test files, as --source presplit reads them",
+        settings=factorization_settings,
+        temperatures=Range(0.05, 0.5, logarithmic=True),
+        temperature=0.2,
+        rates=Range(0.05, 1.0, logarithmic=True),
+    ),
+    "sequences": Protocol(
+        prepare=(
+            *("--source", "sequences", "--user-column", "1", "--split", "leave-one-out"),
+            *("--drop-cold-targets", "--drop-repeated-targets"),
+        ),
+        inputs=("{name}.txt.gz", "{name}.txt"),
+        expected="a file {name}.txt or {name}.txt.gz with a line for each user: user, items",
+        settings=sequence_settings,
+        temperatures=Range(0.03, 0.2, logarithmic=True),
+        temperature=0.07,
+        rates=Range(0.25, 2.0, logarithmic=True),
+        contestants={SAMPLED_SOFTMAX: Contestant("softmax", {"whole_catalogue": False})},
+    ),
+}
+"""The protocol of each table of ``BENCHMARKS``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the command line decides.
+
+    Attributes:
+      table: name of the table.
+      raw: folder with the data sets as they come.
+      out: folder of the experiment.
+      sets: names of the data sets.
+      contestants: the losses by name.
+      trials: number of trials of each loss.
+      seeds: seeds of the chosen settings.
+      given: settings of every run that differ from the published ones.
+      train: whether to train; otherwise the page is written from the results at hand.
+      keep_runs: whether to keep the weights of finished runs.
+    """
+
+    table: str
+    raw: Path
+    out: Path
+    sets: tuple[str, ...]
+    contestants: dict[str, Contestant]
+    trials: int
+    seeds: tuple[int, ...]
+    given: dict[str, Any]
+    train: bool = True
+    keep_runs: bool = False
+
+    @property
+    def benchmark(self) -> Benchmark:
+        """The published numbers."""
+        return BENCHMARKS[self.table]
+
+    @property
+    def protocol(self) -> Protocol:
+        """The data and the model."""
+        return PROTOCOLS[self.table]
+
+    @property
+    def metrics(self) -> tuple[str, str]:
+        """The metrics with published numbers."""
+        return f"recall@{self.benchmark.size}", f"ndcg@{self.benchmark.size}"
+
+
+def run_leaderboard(table: str, args: argparse.Namespace, given: dict[str, Any]) -> None:
+    """Searches, trains and writes the page.
+
+    Args:
+      table: name of the table.
+      args: options of ``reproduce``.
+      given: settings that were given for every run.
+    """
+    options = read_options(table, args, given)
+    boards = [Board(name, options) for name in options.sets]
+    for board in boards:
+        board.run()
+        write(boards, options)
+    print(f"\nreport: {options.out / 'report.html'} and report.md")
+
+
+def read_options(table: str, args: argparse.Namespace, given: dict[str, Any]) -> Options:
+    """The options, checked.
+
+    Raises:
+      UserError: a data set is unknown or missing, or the seeds of search and test are the same.
+    """
+    raw, benchmark, protocol = Path(args.data), BENCHMARKS[table], PROTOCOLS[table]
+    sets, losses = args.sets or benchmark.sets, args.losses or benchmark.losses
+    trials = args.trials or benchmark.trials
+    seeds = range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds))
+    if _SEARCH_SEED in seeds:
+        raise UserError(
+            f"--first-seed should be above {_SEARCH_SEED}, the seed of the search. Received: "
+            f"{args.first_seed}."
+        )
+    for name in sets:
+        protocol.input(raw, name)
+    return Options(
+        table=table,
+        raw=raw,
+        out=Path(args.out or table),
+        sets=tuple(dict.fromkeys(sets)),
+        contestants=chosen_contestants(losses, protocol.contestants),
+        trials=min(trials, 2) if args.quick else trials,
+        seeds=tuple(seeds),
+        given={**({"max_steps": 40, "steps_per_epoch": 20} if args.quick else {}), **given},
+        train=not args.report_only,
+        keep_runs=args.keep_runs,
+    )
+
+
+def suggest(
+    trial: Any, name: str, contestant: Contestant, base: TrainSettings, protocol: Protocol
+) -> Variant:
     """A trial of Optuna as a loss with its options: temperature, learning rate and its own space.
 
     Args:
       trial: trial of Optuna.
       name: name of the loss in reports.
       contestant: the loss and its search spaces.
-      base: settings whose learning rate is the upper end of the searched range.
+      base: settings that are not searched; the searched learning rates are relative to its own.
+      protocol: the ranges of temperatures and learning rates.
     """
     draw = drawing(trial)
-    rates = Range(base.learning_rate / 20, base.learning_rate, logarithmic=True)
+    rates = Range(
+        base.learning_rate * protocol.rates.low,
+        base.learning_rate * protocol.rates.high,
+        logarithmic=True,
+    )
     options = {
         **contestant.options,
-        "temperature": draw("temperature", _TEMPERATURES),
+        "temperature": draw("temperature", protocol.temperatures),
         "learning_rate": draw("learning_rate", rates),
         **{own: draw(own, space) for own, space in contestant.space.items()},
     }
@@ -175,7 +293,7 @@ class Board:
 
     def __init__(self, name: str, options: Options) -> None:
         self.name = name
-        self._options = options
+        self.options = options
         self._folder = options.out / name
         self.rows: report.Rows = {}
         self.chosen: dict[str, TrainSettings] = {}
@@ -186,19 +304,20 @@ class Board:
     def run(self) -> None:
         """Prepares, searches, and trains the chosen settings."""
         self.data = self._prepared()
-        base = protocol_settings(self.data, self._options.given)
-        for name, contestant in self._options.contestants.items():
+        protocol, benchmark = self.options.protocol, self.options.benchmark
+        base = protocol.settings(self.data, self.options.given, benchmark.size)
+        for name, contestant in self.options.contestants.items():
             self.chosen[name] = self._search(name, contestant, base)
         self._finals = Runner(
-            self._folder / "finals", self.data, self._options.keep_runs, keep_ranks=True
+            self._folder / "finals", self.data, self.options.keep_runs, keep_ranks=True
         )
         cells = [
             Cell(name, dataclasses.replace(settings, seed=seed))
-            for seed in self._options.seeds
+            for seed in self.options.seeds
             for name, settings in self.chosen.items()
         ]
         with self._finals.lock():
-            if self._options.train:
+            if self.options.train:
                 print(f"{self.name}: {len(cells)} runs, measured on the test split", flush=True)
                 self._finals.run(cells)
             results = self._finals.results(cells)
@@ -211,25 +330,26 @@ class Board:
         """The values of a metric, in percent, for each test user, by seed."""
         assert self._finals is not None
         return {
-            seed: 100 * self._finals.by_user(result, SIZE)[metric]
+            seed: 100 * self._finals.by_user(result, self.options.benchmark.size)[metric]
             for seed, result in self.rows[name].items()
         }
 
     def _prepared(self) -> PreparedData:
         out = self._folder / "data"
-        if not self._options.train:
+        if not self.options.train:
             return PreparedData.load(out)
         parser = argparse.ArgumentParser()
         prepare.add_arguments(parser)
-        words = ["--source", "presplit", "--input", str(self._options.raw / self.name)]
+        source = self.options.protocol.input(self.options.raw, self.name)
+        words = [*self.options.protocol.prepare, "--input", str(source)]
         try:
             prepare.run(parser.parse_args([*words, "--out", str(out)]))
         except UserError as error:
             if not out.exists():
                 raise
             raise UserError(
-                f"--out {self._options.out} holds results on other files than those of "
-                f"{self._options.raw / self.name}, or of another version. Choose another folder."
+                f"--out {self.options.out} holds results on other files than those of {source}, "
+                "or of another version. Choose another folder."
             ) from error
         return PreparedData.load(out)
 
@@ -237,24 +357,26 @@ class Board:
         """The settings that were best in validation."""
         assert self.data is not None
         runner = Runner(self._folder / name, self.data)
+        protocol = self.options.protocol
 
         def draw(trial: Any) -> TrainSettings:
-            return suggest(trial, name, contestant, base).settings(base, _SEARCH_SEED)
+            return suggest(trial, name, contestant, base, protocol).settings(base, _SEARCH_SEED)
 
         optuna = import_optuna()
         database = study_database(runner.folder / STUDY, optuna)
         with runner.lock(), database as storage:
             check_same_search(runner.folder, base, (contestant.loss,), self.data)
             search = Search(optuna, runner, base, draw, storage)
-            if self._options.train:
-                print(f"{self.name}, {name}: {self._options.trials} trials", flush=True)
+            if self.options.train:
+                print(f"{self.name}, {name}: {self.options.trials} trials", flush=True)
                 # The published settings first.
-                search.enqueue({"temperature": 0.2, "learning_rate": base.learning_rate})
-                search.run(self._options.trials)
-            elif len(search.finished()) < self._options.trials:
+                first = {"temperature": protocol.temperature, "learning_rate": base.learning_rate}
+                search.enqueue(first)
+                search.run(self.options.trials)
+            elif len(search.finished()) < self.options.trials:
                 raise UserError(
                     f"--report-only should find the search of {name} on {self.name} finished. "
-                    f"{len(search.finished())} of {self._options.trials} trials are. Leave it out."
+                    f"{len(search.finished())} of {self.options.trials} trials are. Leave it out."
                 )
             self.budgets[name] = search.budget()
             return search.finish(str(self.data.path))
@@ -266,9 +388,10 @@ def write(boards: Iterable[Board], options: Options) -> None:
         Text(
             f"Every loss had {options.trials} trials, shortened by successive halving, with seed "
             f"{_SEARCH_SEED}; its temperature, learning rate and own settings are those of the "
-            f"best validation Recall@{SIZE}, and the test split was read only afterwards. Seeds of "
-            f"the test: {', '.join(map(str, options.seeds))}. Figures are in percent, over users; "
-            "± is one standard error over seeds. “published” is a paper's number on this split."
+            f"best validation Recall@{options.benchmark.size}, and the test split was read only "
+            f"afterwards. Seeds of the test: {', '.join(map(str, options.seeds))}. Figures are in "
+            "percent, over users; ± is one standard error over seeds. “published” is a paper's "
+            "number on this split, of the same loss or of another model."
         )
     ]
     summary: dict[str, Any] = {}
@@ -279,43 +402,53 @@ def write(boards: Iterable[Board], options: Options) -> None:
         blocks += _board_blocks(board)
         blocks += report.settings_blocks([r for s in board.rows.values() for r in s.values()])
         summary[board.name] = _summary(board)
-    write_page(options.out, "Leaderboard on published splits", blocks)
+    write_page(options.out, options.benchmark.title, blocks)
     write_json(options.out / "summary.json", summary)
 
 
 def _board_blocks(board: Board) -> list[Block]:
-    published = PUBLISHED.get(board.name, {})
+    options = board.options
+    published = options.benchmark.published.get(board.name, {})
     means = {
-        name: [report.figure_summary(seeds, metric, "users") for metric in _METRICS]
+        name: [report.figure_summary(seeds, metric, "users") for metric in options.metrics]
         for name, seeds in board.rows.items()
     }
-    best = [max(found[column].mean for found in means.values()) for column in range(len(_METRICS))]
-    grid = [
-        [Field(name)]
-        + [
-            Field(
-                report.number(found),
-                f"published {published[name][column]:.2f}" if name in published else "",
-                found.mean == best[column],
-            )
-            for column, found in enumerate(figures)
-        ]
-        for name, figures in sorted(means.items(), key=lambda entry: -entry[1][0].mean)
+    best = [max(found[column].mean for found in means.values()) for column in range(2)]
+    lines = [
+        (
+            figures[0].mean,
+            [Field(name)]
+            + [
+                Field(
+                    report.number(found),
+                    f"published {published[name][column]:.2f}" if name in published else "",
+                    found.mean == best[column],
+                )
+                for column, found in enumerate(figures)
+            ],
+        )
+        for name, figures in means.items()
     ]
-    header = [f"Recall@{SIZE}", f"NDCG@{SIZE}"]
+    lines += [
+        (values[0], [Field(f"{name}, published"), *(Field(f"{value:.2f}") for value in values)])
+        for name, values in published.items()
+        if name not in means
+    ]
+    grid = [line for _, line in sorted(lines, key=lambda entry: -entry[0])]
+    header = [f"Recall@{options.benchmark.size}", f"NDCG@{options.benchmark.size}"]
     blocks: list[Block] = [Grid(["loss", *header], grid)]
     if REFERENCE in board.rows and len(board.rows) > 1:
-        lines = []
+        differences = []
         for name in board.rows:
             if name != REFERENCE:
-                shown = [_shown(_intervals(board, name, REFERENCE, metric)) for metric in _METRICS]
-                lines.append([Field(name), *(Field(*cell) for cell in shown)])
+                found = (_intervals(board, name, REFERENCE, metric) for metric in options.metrics)
+                differences.append([Field(name), *(Field(*_shown(pair)) for pair in found)])
         blocks += [
             Text(
                 f"Difference to {REFERENCE} in percentage points, with intervals of 95 %: over "
                 "users, paired by user after averaging over seeds, and over seeds, paired by seed."
             ),
-            Grid(["loss", *header], lines),
+            Grid(["loss", *header], differences),
         ]
     return [*blocks, *report.flat_blocks(board.rows, "users", None, None), *_search_blocks(board)]
 
@@ -369,9 +502,9 @@ def _summary(board: Board) -> dict[str, Any]:
             "seeds": sorted(seeds),
             "search": board.budgets[name],
         }
-        for column, metric in enumerate(_METRICS):
+        for column, metric in enumerate(board.options.metrics):
             found = report.figure_summary(seeds, metric, "users")
-            published = PUBLISHED.get(board.name, {}).get(name)
+            published = board.options.benchmark.published.get(board.name, {}).get(name)
             entry[metric] = {
                 "mean": found.mean,
                 "standard_error": found.standard_error,

@@ -1,35 +1,50 @@
-"""Results that others have published on data sets that come split, in percent.
+"""Results that others have published, on data sets and with protocols that everybody uses.
 
-Matrix factorisations of 64 dimensions with L2-normalised embeddings: Recall@20 and NDCG@20 over
-users, where only a user's training items are excluded. Health and Electronic are those of PSL
-(NeurIPS 2024) and SL@K (KDD 2025), Beauty that of Talos (WWW 2026).
+``leaderboard``: matrix factorisations of 64 dimensions with L2-normalised embeddings; Recall@20 and
+NDCG@20 over users, where only a user's training items are excluded. Health and Electronic are those
+of PSL (NeurIPS 2024) and SL@K (KDD 2025), Beauty that of Talos (WWW 2026).
+
+``sequences``: the next item of a sequence, leave-one-out; Recall@10 and NDCG@10 over all items but
+those of the history, from the benchmark page of RecTools and the papers of the models.
 """
 
 from __future__ import annotations
 
-LEADERBOARD = "leaderboard"
-"""The name of the table."""
-LEADERBOARD_LOSSES = (
-    "bpr",
-    "llpauc",
-    "softmax",
-    "bsl",
-    "psl",
-    "sl_at_k",
-    "talos",
-    "lambda-softplus",
-    "lambda-exponential",
-    "lambda-softplus-eased",
-    "lambda-exponential-eased",
-)
-LEADERBOARD_TRIALS = 20
+import dataclasses
+from collections.abc import Mapping
 
-SIZE = 20
-"""The N of Recall@N and NDCG@N."""
+Published = Mapping[str, tuple[float, float]]
 
-Published = dict[str, tuple[float, float]]
 
-PUBLISHED: dict[str, Published] = {
+@dataclasses.dataclass(frozen=True)
+class Benchmark:
+    """A table on data with published results.
+
+    Attributes:
+      title: title of the page.
+      size: the N of Recall@N and NDCG@N.
+      sets: the data sets by default.
+      losses: the losses by default, as in ``compare``.
+      trials: the number of trials of each loss by default.
+      published: Recall@N and NDCG@N in percent, by data set, and by loss or by the name of another
+        model.
+    """
+
+    title: str
+    size: int
+    sets: tuple[str, ...]
+    losses: tuple[str, ...]
+    trials: int
+    published: Mapping[str, Published]
+
+
+SAMPLED_SOFTMAX = "softmax-sampled"
+"""Softmax over a sample of the catalogue, among losses that are over all of it."""
+
+_EASED = ("lambda-softplus-eased", "lambda-exponential-eased")
+_LAMBDA = ("lambda-softplus", "lambda-exponential", *_EASED)
+
+_SPLITS: dict[str, Published] = {
     "health": {
         "bpr": (16.27, 12.34),
         "llpauc": (16.44, 12.09),
@@ -53,4 +68,46 @@ PUBLISHED: dict[str, Published] = {
         "talos": (14.99, 8.51),
     },
 }
-"""By data set and loss: Recall@20 and NDCG@20."""
+
+_SEQUENCES: dict[str, Published] = {
+    "beauty": {
+        "TIGER": (6.48, 3.84),
+        "ActionPiece": (7.75, 4.24),
+        "HSTU": (7.88, 4.39),
+        "SASRec, sampled softmax": (9.21, 5.31),
+        "eSASRec": (9.28, 5.23),
+    },
+    "sports": {
+        "TIGER": (4.00, 2.25),
+        "ActionPiece": (5.00, 2.64),
+        "HSTU": (4.37, 2.43),
+        "SASRec, sampled softmax": (5.69, 3.14),
+        "eSASRec": (5.60, 3.23),
+    },
+    "toys": {
+        "TIGER": (7.12, 4.32),
+        "HSTU": (7.78, 4.50),
+        "SASRec, sampled softmax": (9.70, 5.80),
+        "eSASRec": (9.39, 5.38),
+    },
+}
+
+BENCHMARKS = {
+    "leaderboard": Benchmark(
+        title="Leaderboard on published splits",
+        size=20,
+        sets=("health", "electronic", "beauty"),
+        losses=("bpr", "llpauc", "softmax", "bsl", "psl", "sl_at_k", "talos", *_LAMBDA),
+        trials=20,
+        published=_SPLITS,
+    ),
+    "sequences": Benchmark(
+        title="Self-attention over sequences, leave-one-out",
+        size=10,
+        sets=("beauty", "sports"),
+        losses=("softmax", SAMPLED_SOFTMAX, *_LAMBDA),
+        trials=6,
+        published=_SEQUENCES,
+    ),
+}
+"""The tables of ``reproduce`` with published results, by name."""

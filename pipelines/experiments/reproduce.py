@@ -1,4 +1,4 @@
-"""Step ``reproduce``: the paper's tables and figures, on any prepared data; and the leaderboard.
+"""Step ``reproduce``: the paper's tables and figures, on any prepared data; and published splits.
 
 ::
 
@@ -36,7 +36,7 @@ from .paper_tables import (
     paper_table,
     quick,
 )
-from .published_splits import LEADERBOARD, LEADERBOARD_LOSSES, LEADERBOARD_TRIALS, PUBLISHED
+from .published_splits import BENCHMARKS
 from .runner import Runner
 
 SECONDS_BETWEEN_REPORTS = 300.0
@@ -47,17 +47,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data",
         required=True,
-        help="folder of prepared data; for the leaderboard, the folder with the folders of the "
-        "data sets as they come",
+        help="folder of prepared data; for leaderboard and sequences, the folder with the data "
+        "sets as they come",
     )
     parser.add_argument(
         "--table",
         nargs="+",
-        choices=(*NAMES, "all", SIZES, LEADERBOARD),
+        choices=(*NAMES, "all", SIZES, *BENCHMARKS),
         default=["main"],
         help="tables and figures to reproduce; all stands for all of the paper's. Not in the paper "
-        "are sizes, which compares --retrieval-size with --alpha, and leaderboard, which comes "
-        "alone and tunes losses on splits with published results (main)",
+        "are sizes, which compares --retrieval-size with --alpha, and two that come alone and tune "
+        "losses on data with published results: leaderboard, with matrix factorisations, and "
+        "sequences, with self-attention (main)",
     )
     parser.add_argument("--out", help="folder of the experiment (DATA-reproduce)")
     parser.add_argument(
@@ -66,34 +67,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="data set of the paper whose settings and losses are used (taobao for Taobao data, "
         "books otherwise)",
     )
-    _add_leaderboard_arguments(parser)
+    _add_benchmark_arguments(parser)
     add_common_arguments(parser)
     add_shared_settings(parser, SHARED_SETTINGS)
 
 
-def _add_leaderboard_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("leaderboard")
+def _add_benchmark_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("leaderboard and sequences")
+    defaults = {
+        name: "; ".join(
+            f"{' '.join(getattr(benchmark, name))} for {table}"
+            for table, benchmark in BENCHMARKS.items()
+        )
+        for name in ("sets", "losses")
+    }
     group.add_argument(
         "--sets",
         nargs="+",
-        default=list(PUBLISHED),
         metavar="SET",
-        help=f"data sets, folders in --data; those with published results are "
-        f"{', '.join(PUBLISHED)} ({' '.join(PUBLISHED)})",
+        help=f"data sets, by their names in --data ({defaults['sets']})",
     )
     group.add_argument(
-        "--losses",
-        nargs="+",
-        default=list(LEADERBOARD_LOSSES),
-        metavar="LOSS",
-        help=f"losses, as in compare ({' '.join(LEADERBOARD_LOSSES)})",
+        "--losses", nargs="+", metavar="LOSS", help=f"losses, as in compare ({defaults['losses']})"
     )
+    trials = ", ".join(f"{table} {benchmark.trials}" for table, benchmark in BENCHMARKS.items())
     group.add_argument(
         "--trials",
         type=cli.positive,
-        default=LEADERBOARD_TRIALS,
         metavar="N",
-        help="number of trials for each loss (%(default)s)",
+        help=f"number of trials for each loss ({trials})",
     )
 
 
@@ -129,15 +131,17 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Reproduces tables."""
-    if LEADERBOARD in args.table:
-        if set(args.table) != {LEADERBOARD}:
+    for table in BENCHMARKS:
+        if table not in args.table:
+            continue
+        if set(args.table) != {table}:
             raise UserError(
-                f"--table {LEADERBOARD} should come alone, since its data are not prepared. "
+                f"--table {table} should come alone, since its data are not prepared. "
                 f"Received: {' '.join(args.table)}. Run the other tables by themselves."
             )
         from .leaderboard import run_leaderboard
 
-        run_leaderboard(args, shared_settings(args, SHARED_SETTINGS))
+        run_leaderboard(table, args, shared_settings(args, SHARED_SETTINGS))
         return
     data = PreparedData.load(args.data)
     dataset = published_dataset(data.manifest)

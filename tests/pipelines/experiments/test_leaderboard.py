@@ -1,4 +1,4 @@
-"""The leaderboard: its protocol, its intervals, and a small one from files to the page."""
+"""Tables on published splits: their protocols, their intervals, and small ones to the page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipelines.experiments.measure import (
     interval_over_seeds,
     interval_over_users,
 )
-from pipelines.experiments.published_splits import LEADERBOARD_LOSSES, PUBLISHED
+from pipelines.experiments.published_splits import BENCHMARKS
 from pipelines.runs.build import build_loss
 from tests.pipelines.experiments.test_experiments import DrawnTrial
 from tests.support.presplit import write_presplit
@@ -53,22 +53,78 @@ def test_intervals_by_hand() -> None:
     assert interval_over_users({1: np.zeros(3)}, {2: np.zeros(3)}) is None
 
 
-@pytest.mark.parametrize("name", LEADERBOARD_LOSSES)
-def test_every_loss_of_the_leaderboard_can_be_drawn(name: str) -> None:
-    base = leaderboard.comparison_settings(20, "matrix-factorization")
-    contestant = chosen_contestants([name])[name]
+@pytest.fixture(scope="module")
+def sequences(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a file of sequences, in which an item often follows the one before it."""
+    folder = tmp_path_factory.mktemp("sequences")
+    starts = np.random.default_rng(0).integers(0, 30, 80)
+    lines = (
+        f"{user} {' '.join(str((start + place) % 30) for place in range(5 + user % 4))}\n"
+        for user, start in enumerate(starts)
+    )
+    (folder / "toys.txt").write_text("".join(lines))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("table", "name"), [(table, name) for table in BENCHMARKS for name in BENCHMARKS[table].losses]
+)
+def test_every_loss_of_a_table_can_be_drawn(table: str, name: str) -> None:
+    protocol = leaderboard.PROTOCOLS[table]
+    base = leaderboard.comparison_settings(20, "history")
+    contestant = chosen_contestants([name], protocol.contestants)[name]
     trial = DrawnTrial(0)
-    settings = leaderboard.suggest(trial, name, contestant, base).settings(base, 0)
+    settings = leaderboard.suggest(trial, name, contestant, base, protocol).settings(base, 0)
     assert build_loss(settings, 99).get_config()
     assert set(trial.drawn) == {"temperature", "learning_rate", *contestant.space}
     assert settings.temperature == trial.drawn["temperature"]
     assert settings.retrieval_size == (20 if contestant.sized else None)
 
 
-def test_what_is_published_is_a_loss_of_the_leaderboard() -> None:
-    for figures in PUBLISHED.values():
-        assert set(figures) <= set(LEADERBOARD_LOSSES)
-        assert all(recall > ndcg > 1.0 for recall, ndcg in figures.values())
+def test_what_is_published_has_a_place_in_its_table() -> None:
+    assert set(leaderboard.PROTOCOLS) == set(BENCHMARKS)
+    for benchmark in BENCHMARKS.values():
+        assert set(benchmark.sets) <= set(benchmark.published)
+        for figures in benchmark.published.values():
+            assert all(recall > ndcg > 1.0 for recall, ndcg in figures.values())
+    for figures in BENCHMARKS["leaderboard"].published.values():
+        assert set(figures) <= set(BENCHMARKS["leaderboard"].losses)
+
+
+def test_the_protocol_of_sequences(sequences: Path, tmp_path: Path) -> None:
+    protocol = leaderboard.PROTOCOLS["sequences"]
+    source = protocol.input(sequences, "toys")
+    run_step("prepare", *protocol.prepare, "--input", source, "--out", tmp_path / "data")
+    data = PreparedData.load(tmp_path / "data")
+    splits = data.manifest["statistics"]["splits"]
+    # The last item of each user is for the test, the one before it for validation.
+    assert splits["test"]["target_interactions"] == splits["valid"]["target_interactions"] == 80
+    settings = protocol.settings(data, {"batch_size": 16, "dim": 8}, 10)
+    # 80 users in batches of 16, for at most 60 passes.
+    assert (settings.steps_per_epoch, settings.max_steps) == (5, 300)
+    assert (settings.encoder, settings.positions, settings.dim) == ("transformer", "sequences", 8)
+    assert settings.whole_catalogue and settings.exclude_history
+    sampled = chosen_contestants(["softmax-sampled"], protocol.contestants)["softmax-sampled"]
+    drawn = leaderboard.suggest(DrawnTrial(0), "s", sampled, settings, protocol)
+    assert not drawn.settings(settings, 0).whole_catalogue
+
+
+@pytest.mark.slow
+def test_a_small_table_of_sequences(sequences: Path, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    out = tmp_path / "table"
+    run_step(
+        "reproduce", "--table", "sequences", "--data", sequences, "--sets", "toys", "--out", out,
+        "--losses", "softmax", "softmax-sampled", "--trials", 1, "--seeds", 1, "--dim", 8,
+        "--batch-size", 16, "--max-steps", 100, "--learning-rate", 0.02,
+    )  # fmt: skip
+    summary = read_json(out / "summary.json")["toys"]
+    assert summary["softmax"]["settings"]["encoder"] == "transformer"
+    assert not summary["softmax-sampled"]["settings"]["whole_catalogue"]
+    # Ten of thirty items by chance, less those of the history.
+    assert summary["softmax"]["recall@10"]["mean"] > 60.0
+    page = (out / "report.md").read_text()
+    assert "eSASRec, published | 9.39 | 5.38" in page
 
 
 @pytest.mark.slow
@@ -127,6 +183,7 @@ def test_a_small_leaderboard_from_files_to_the_page(
     [
         ("--table leaderboard main", "should come alone"),
         ("--table leaderboard --sets absent", "a folder absent of train and test files"),
+        ("--table sequences --sets absent", "a file absent.txt or absent.txt.gz with a line"),
         ("--table leaderboard --sets health --first-seed 0", "--first-seed should be above 0"),
         ("--table leaderboard --sets health --losses best", "--losses should be among"),
     ],
