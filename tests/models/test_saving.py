@@ -129,6 +129,42 @@ def test_weights_of_a_model_without_the_state_say_so(tmp_path):
         model(CandidateMemory(3, 2)).load_weights(tmp_path / "of.weights.h5")
 
 
+@tf.keras.utils.register_keras_serializable(package="tests_saved")
+class Own(models.RetrievalModel):
+    """A model of a user's own, whose layer has its variable from the beginning or later."""
+
+    def __init__(self, early):
+        super().__init__()
+        self.early, self.users = early, tf.keras.layers.Embedding(3, 2)
+        self.task = tasks.Retrieval()
+        if early:
+            self.users(tf.constant([0]))
+
+    def compute_loss(self, features, training=False):
+        return self.task(self.users(features), self.users(features))
+
+    def get_config(self):
+        return {"early": self.early}
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_model_of_ones_own_has_its_weights_or_says_why_not(early, tmp_path):
+    model, data = Own(early), tf.data.Dataset.from_tensors([0, 1, 2])
+    model.compile(tf.keras.optimizers.Adam(0.1), run_eagerly=True)
+    model.fit(data, verbose=0)
+    model.save(tmp_path / "own.keras")
+    if not early:
+        with rejected("Own should create its variables in __init__ .* with 1 of them"):
+            tf.keras.models.load_model(tmp_path / "own.keras")
+        return
+    loaded = tf.keras.models.load_model(tmp_path / "own.keras")
+    loaded.run_eagerly = True
+    # The second step of Adam depends on what it remembers of the first.
+    for one in (model, loaded):
+        one.fit(data, verbose=0)
+    np.testing.assert_array_equal(loaded.users.get_weights()[0], model.users.get_weights()[0])
+
+
 def rejected(match):
     return pytest.raises(ValueError, match=match)
 

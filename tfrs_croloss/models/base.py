@@ -37,8 +37,29 @@ class RetrievalModel(_keras.Model):
     ['loss', 'regularization_loss', 'total_loss']
     """
 
+    def get_compile_config(self) -> dict[str, Any] | None:
+        """As in Keras, with the number of variables, for ``compile_from_config``."""
+        found = super().get_compile_config()
+        if not found:
+            return found
+        return {**found, "num_trainable_variables": len(self.trainable_variables)}
+
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        """As in Keras, with the variables of the optimizer, whose values a loaded file has."""
-        self.compile(**tf.keras.utils.deserialize_keras_object(config))
+        """As in Keras, with the variables of the optimizer, whose values a loaded file has.
+
+        Raises:
+          ValueError: the layers have not created the variables that the file has values for. Keras
+            3 would leave the values of some layers in the file, without a word.
+        """
+        rest = dict(config)
+        num_saved = rest.pop("num_trainable_variables", 0)
+        if num_saved and not self.trainable_variables:
+            raise ValueError(
+                f"{type(self).__name__} should create its variables in __init__ for its weights "
+                f"to be loaded. Received: a file with {num_saved} of them, and layers without any. "
+                "Call the layers once at the end of __init__, or build the model yourself, train "
+                "or call it once, and use load_weights."
+            )
+        self.compile(**tf.keras.utils.deserialize_keras_object(rest))
         if self.trainable_variables:  # Layers of a user's own may not have created theirs yet.
             self.optimizer.build(self.trainable_variables)
