@@ -11,7 +11,7 @@ split, beside the published numbers.
     OUT/SET/finals/results/           the chosen settings, each with its seeds
     OUT/report.html, report.md, summary.json
 
-The same command on the same folder continues with what is missing. ``PROTOCOLS`` has the data and
+The same command on the same folder continues with what is missing. ``protocols`` has the data and
 the model of each table, ``published_splits`` the published numbers.
 """
 
@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,134 +32,14 @@ from ..runs.losses import Contestant
 from ..runs.settings import TrainSettings
 from ..runs.spaces import Range
 from . import report
-from .cells import Cell, Variant, data_defaults
-from .compare import REFERENCE, chosen_contestants, comparison_settings
+from .cells import Cell, Variant
+from .compare import REFERENCE, chosen_contestants
 from .measure import Interval, interval_over_seeds, interval_over_users
-from .published_splits import BENCHMARKS, SAMPLED_SOFTMAX, Benchmark
+from .protocols import PROTOCOLS, SEARCH_SEED, Protocol
+from .published_splits import BENCHMARKS, Benchmark
 from .runner import Runner
 from .study import study_database
 from .tune import STUDY, Search, check_same_search, drawing, import_optuna
-
-_SEARCH_SEED = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Protocol:
-    """How a table prepares its data, and what it trains.
-
-    Attributes:
-      prepare: options of ``prepare``, but for the input and the output.
-      inputs: the input of a data set is the first of these in ``--data`` that exists.
-      expected: what such an input is, in words.
-      settings: returns the settings of all runs, from the data and the settings that were given.
-      temperatures: range of temperatures to search.
-      temperature: temperature of the first trial.
-      rates: range of learning rates to search, relative to the one of the settings.
-      contestants: losses of this table alone.
-    """
-
-    prepare: tuple[str, ...]
-    inputs: tuple[str, ...]
-    expected: str
-    settings: Callable[[PreparedData, dict[str, Any], int], TrainSettings]
-    temperatures: Range
-    temperature: float
-    rates: Range
-    contestants: Mapping[str, Contestant] = dataclasses.field(default_factory=dict)
-
-    def input(self, folder: Path, name: str) -> Path:
-        """The input of a data set.
-
-        Raises:
-          UserError: there is none.
-        """
-        for pattern in self.inputs:
-            if (path := folder / pattern.format(name=name)).exists():
-                return path
-        raise UserError(
-            f"--data should be a folder with {self.expected.format(name=name)}. "
-            f"Received: {folder}. Check the path, or change --sets."
-        )
-
-
-def factorization_settings(data: PreparedData, given: dict[str, Any], size: int) -> TrainSettings:
-    """The settings of the published matrix factorisations, with what was given in place of them.
-
-    Batches of 1,024 pairs, embeddings that start from N(0, 1), 200 passes over the pairs, and a
-    validation after every five; but every item of the catalogue is a negative, and training stops
-    after six validations without a new best.
-    """
-    steps = math.ceil(len(data.split("train").items) / given.get("batch_size", 1_024))
-    base = dataclasses.replace(
-        comparison_settings(size, "matrix-factorization"),
-        cutoffs=(20, 50, 100),
-        stddev=1.0,
-        whole_catalogue=True,
-        max_steps=200 * steps,
-        steps_per_epoch=5 * steps,
-        early_stopping_patience=6,
-        max_validation_users=None,
-        seed=_SEARCH_SEED,
-    )
-    return dataclasses.replace(base, **{**data_defaults(data), **given})
-
-
-def sequence_settings(data: PreparedData, given: dict[str, Any], size: int) -> TrainSettings:
-    """The settings of self-attention over sequences, with what was given in place of them.
-
-    One block of self-attention over the last 50 items, trained on all positions at once, for at
-    most 60 passes over the users; it stops after five validations without a new best.
-    """
-    batch_size = given.get("batch_size", 256)
-    steps = math.ceil(data.split("train").num_users / batch_size)
-    base = TrainSettings(
-        encoder="transformer",
-        blocks=1,
-        dim=64,
-        history_length=50,
-        min_history=1,
-        batch_size=batch_size,
-        negatives_per_example=4,
-        whole_catalogue=True,
-        temperature=0.07,
-        learning_rate=0.002,
-        monitor=f"recall@{size}",
-        cutoffs=(5, 10, 20, 50),
-        max_steps=60 * steps,
-        steps_per_epoch=steps,
-        early_stopping_patience=5,
-        max_validation_users=None,
-        exclude_history=True,
-        seed=_SEARCH_SEED,
-    )
-    return dataclasses.replace(base, **given)
-
-
-PROTOCOLS = {
-    "leaderboard": Protocol(
-        prepare=("--source", "presplit"),
-        inputs=("{name}",),
-        expected="a folder {name} of train and test files, as --source presplit reads them",
-        settings=factorization_settings,
-        temperatures=Range(0.05, 0.5, logarithmic=True),
-        temperature=0.2,
-        rates=Range(0.05, 1.0, logarithmic=True),
-    ),
-    "sequences": Protocol(
-        prepare=(
-            *("--source", "sequences", "--user-column", "1", "--split", "leave-one-out"),
-            *("--drop-cold-targets", "--drop-repeated-targets"),
-        ),
-        inputs=("{name}.txt.gz", "{name}.txt"),
-        expected="a file {name}.txt or {name}.txt.gz with a line for each user: user, items",
-        settings=sequence_settings,
-        temperatures=Range(0.03, 0.2, logarithmic=True),
-        temperature=0.07,
-        rates=Range(0.25, 2.0, logarithmic=True),
-        contestants={SAMPLED_SOFTMAX: Contestant("softmax", {"whole_catalogue": False})},
-    ),
-}
-"""The protocol of each table of ``BENCHMARKS``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,9 +112,9 @@ def read_options(table: str, args: argparse.Namespace, given: dict[str, Any]) ->
     sets, losses = args.sets or benchmark.sets, args.losses or benchmark.losses
     trials = args.trials or benchmark.trials
     seeds = range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds))
-    if _SEARCH_SEED in seeds:
+    if SEARCH_SEED in seeds:
         raise UserError(
-            f"--first-seed should be above {_SEARCH_SEED}, the seed of the search. Received: "
+            f"--first-seed should be above {SEARCH_SEED}, the seed of the search. Received: "
             f"{args.first_seed}."
         )
     for name in sets:
@@ -360,7 +239,7 @@ class Board:
         protocol = self.options.protocol
 
         def draw(trial: Any) -> TrainSettings:
-            return suggest(trial, name, contestant, base, protocol).settings(base, _SEARCH_SEED)
+            return suggest(trial, name, contestant, base, protocol).settings(base, SEARCH_SEED)
 
         optuna = import_optuna()
         database = study_database(runner.folder / STUDY, optuna)
@@ -387,7 +266,7 @@ def write(boards: Iterable[Board], options: Options) -> None:
     blocks: list[Block] = [
         Text(
             f"Every loss had {options.trials} trials, shortened by successive halving, with seed "
-            f"{_SEARCH_SEED}; its temperature, learning rate and own settings are those of the "
+            f"{SEARCH_SEED}; its temperature, learning rate and own settings are those of the "
             f"best validation Recall@{options.benchmark.size}, and the test split was read only "
             f"afterwards. Seeds of the test: {', '.join(map(str, options.seeds))}. Figures are in "
             "percent, over users; ± is one standard error over seeds. “published” is a paper's "

@@ -12,12 +12,13 @@ from pipelines.__main__ import main
 from pipelines.common.files import read_json
 from pipelines.data.prepared import PreparedData
 from pipelines.experiments import leaderboard
-from pipelines.experiments.compare import chosen_contestants
+from pipelines.experiments.compare import chosen_contestants, comparison_settings
 from pipelines.experiments.measure import (
     figures_by_user,
     interval_over_seeds,
     interval_over_users,
 )
+from pipelines.experiments.protocols import PROTOCOLS
 from pipelines.experiments.published_splits import BENCHMARKS
 from pipelines.runs.build import build_loss
 from tests.pipelines.experiments.test_experiments import DrawnTrial
@@ -70,8 +71,8 @@ def sequences(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("table", "name"), [(table, name) for table in BENCHMARKS for name in BENCHMARKS[table].losses]
 )
 def test_every_loss_of_a_table_can_be_drawn(table: str, name: str) -> None:
-    protocol = leaderboard.PROTOCOLS[table]
-    base = leaderboard.comparison_settings(20, "history")
+    protocol = PROTOCOLS[table]
+    base = comparison_settings(20, "history")
     contestant = chosen_contestants([name], protocol.contestants)[name]
     trial = DrawnTrial(0)
     settings = leaderboard.suggest(trial, name, contestant, base, protocol).settings(base, 0)
@@ -82,7 +83,7 @@ def test_every_loss_of_a_table_can_be_drawn(table: str, name: str) -> None:
 
 
 def test_what_is_published_has_a_place_in_its_table() -> None:
-    assert set(leaderboard.PROTOCOLS) == set(BENCHMARKS)
+    assert set(PROTOCOLS) == set(BENCHMARKS)
     for benchmark in BENCHMARKS.values():
         assert set(benchmark.sets) <= set(benchmark.published)
         for figures in benchmark.published.values():
@@ -92,7 +93,7 @@ def test_what_is_published_has_a_place_in_its_table() -> None:
 
 
 def test_the_protocol_of_sequences(sequences: Path, tmp_path: Path) -> None:
-    protocol = leaderboard.PROTOCOLS["sequences"]
+    protocol = PROTOCOLS["sequences"]
     source = protocol.input(sequences, "toys")
     run_step("prepare", *protocol.prepare, "--input", source, "--out", tmp_path / "data")
     data = PreparedData.load(tmp_path / "data")

@@ -1,0 +1,140 @@
+"""The data and the model of each table with published results."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..data.prepared import PreparedData
+from ..errors import UserError
+from ..runs.losses import Contestant
+from ..runs.settings import TrainSettings
+from ..runs.spaces import Range
+from .cells import data_defaults
+from .compare import comparison_settings
+from .published_splits import SAMPLED_SOFTMAX
+
+SEARCH_SEED = 0
+"""The seed of all trials."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Protocol:
+    """How a table prepares its data, and what it trains.
+
+    Attributes:
+      prepare: options of ``prepare``, but for the input and the output.
+      inputs: the input of a data set is the first of these in ``--data`` that exists.
+      expected: what such an input is, in words.
+      settings: returns the settings of all runs, from the data and the settings that were given.
+      temperatures: range of temperatures to search.
+      temperature: temperature of the first trial.
+      rates: range of learning rates to search, relative to the one of the settings.
+      contestants: losses of this table alone.
+    """
+
+    prepare: tuple[str, ...]
+    inputs: tuple[str, ...]
+    expected: str
+    settings: Callable[[PreparedData, dict[str, Any], int], TrainSettings]
+    temperatures: Range
+    temperature: float
+    rates: Range
+    contestants: Mapping[str, Contestant] = dataclasses.field(default_factory=dict)
+
+    def input(self, folder: Path, name: str) -> Path:
+        """The input of a data set.
+
+        Raises:
+          UserError: there is none.
+        """
+        for pattern in self.inputs:
+            if (path := folder / pattern.format(name=name)).exists():
+                return path
+        raise UserError(
+            f"--data should be a folder with {self.expected.format(name=name)}. "
+            f"Received: {folder}. Check the path, or change --sets."
+        )
+
+
+def factorization_settings(data: PreparedData, given: dict[str, Any], size: int) -> TrainSettings:
+    """The settings of the published matrix factorisations, with what was given in place of them.
+
+    Batches of 1,024 pairs, embeddings that start from N(0, 1), 200 passes over the pairs, and a
+    validation after every five; but every item of the catalogue is a negative, and training stops
+    after six validations without a new best.
+    """
+    steps = math.ceil(len(data.split("train").items) / given.get("batch_size", 1_024))
+    base = dataclasses.replace(
+        comparison_settings(size, "matrix-factorization"),
+        cutoffs=(20, 50, 100),
+        stddev=1.0,
+        whole_catalogue=True,
+        max_steps=200 * steps,
+        steps_per_epoch=5 * steps,
+        early_stopping_patience=6,
+        max_validation_users=None,
+        seed=SEARCH_SEED,
+    )
+    return dataclasses.replace(base, **{**data_defaults(data), **given})
+
+
+def sequence_settings(data: PreparedData, given: dict[str, Any], size: int) -> TrainSettings:
+    """The settings of self-attention over sequences, with what was given in place of them.
+
+    One block of self-attention over the last 50 items, trained on all positions at once, for at
+    most 60 passes over the users; it stops after five validations without a new best.
+    """
+    batch_size = given.get("batch_size", 256)
+    steps = math.ceil(data.split("train").num_users / batch_size)
+    base = TrainSettings(
+        encoder="transformer",
+        blocks=1,
+        dim=64,
+        history_length=50,
+        min_history=1,
+        batch_size=batch_size,
+        negatives_per_example=4,
+        whole_catalogue=True,
+        temperature=0.07,
+        learning_rate=0.002,
+        monitor=f"recall@{size}",
+        cutoffs=(5, 10, 20, 50),
+        max_steps=60 * steps,
+        steps_per_epoch=steps,
+        early_stopping_patience=5,
+        max_validation_users=None,
+        exclude_history=True,
+        seed=SEARCH_SEED,
+    )
+    return dataclasses.replace(base, **given)
+
+
+PROTOCOLS = {
+    "leaderboard": Protocol(
+        prepare=("--source", "presplit"),
+        inputs=("{name}",),
+        expected="a folder {name} of train and test files, as --source presplit reads them",
+        settings=factorization_settings,
+        temperatures=Range(0.05, 0.5, logarithmic=True),
+        temperature=0.2,
+        rates=Range(0.05, 1.0, logarithmic=True),
+    ),
+    "sequences": Protocol(
+        prepare=(
+            *("--source", "sequences", "--user-column", "1", "--split", "leave-one-out"),
+            *("--drop-cold-targets", "--drop-repeated-targets"),
+        ),
+        inputs=("{name}.txt.gz", "{name}.txt"),
+        expected="a file {name}.txt or {name}.txt.gz with a line for each user: user, items",
+        settings=sequence_settings,
+        temperatures=Range(0.03, 0.2, logarithmic=True),
+        temperature=0.07,
+        rates=Range(0.25, 2.0, logarithmic=True),
+        contestants={SAMPLED_SOFTMAX: Contestant("softmax", {"whole_catalogue": False})},
+    ),
+}
+"""The protocol of each table of ``BENCHMARKS``."""
