@@ -32,6 +32,9 @@ CLOSE_SECONDS = 0.5
 # The status in the metrics of a request whose client has gone.
 _GONE = 499
 _MONITORING = ("health", "metrics")
+# The connection is closed after other methods: where a body ends is not clear with all of them, and
+# what follows CONNECT is not HTTP.
+_METHODS = ("GET", "HEAD", "POST")
 
 _PATH = re.compile(
     r"/v1/models/(?P<name>[^/:]+)"
@@ -118,7 +121,7 @@ class RestApi:
                 except Exception:
                     log.exception("%s %s", request.method, request.path)
                     response = error_response(500, "internal error. See the log of the server.")
-                if self.stopping:
+                if self.stopping or request.method not in _METHODS:
                     response.force_close()
                 # The memory is held until the client has received the answer.
                 with connection.sending(self.limits.body_seconds):
