@@ -151,12 +151,7 @@ class GrpcApi:
             gauge.inc()
             self._in_flight += 1
             try:
-                with self.budget.lease() as lease:
-                    request = None
-                    if request_type is not None:
-                        self._check_room(kind)
-                        request = await self._receive(context, request_type, lease)
-                    return await method(request, lease)
+                return await self._run(kind, request_type, method, context)
             except RequestError as error:
                 code, message = error.code, error.message
             except asyncio.CancelledError:
@@ -173,6 +168,14 @@ class GrpcApi:
             await context.abort(_STATUS[code.value], message)
 
         return grpc.stream_unary_rpc_method_handler(answer, response_serializer=_serialize)
+
+    async def _run(self, kind: str, request_type: Any, method: _Method, context: Any) -> Any:
+        """Receives the message and answers it. Message and lease end together, with this frame."""
+        with self.budget.lease() as lease:
+            if request_type is None:
+                return await method(None, lease)
+            self._check_room(kind)
+            return await method(await self._receive(context, request_type, lease), lease)
 
     def _check_room(self, kind: str) -> None:
         if kind == "health":

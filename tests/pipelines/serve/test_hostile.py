@@ -100,6 +100,9 @@ def status_and_error(answer):
         (b"GET /healthz HTTP/1.1\r\nno colon\r\n\r\n", 400),
         (b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n", 400),
         (b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", None),
+        # What follows is no second request.
+        (b"CONNECT / HTTP/1.1\r\nHost: x\r\nContent-Length: 22\r\n\r\n" + BODY, 404),
+        (b"PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" + post(BODY), 404),
         (post(b"", "Content-Length: -1"), 400),
         (post(b"", "Content-Length: 1", "Transfer-Encoding: chunked"), 400),
         (post(b"zz\r\n", "Transfer-Encoding: chunked"), 400),
@@ -129,6 +132,16 @@ def memory(server):
     """The most memory that the process has ever had, in bytes."""
     with open(f"/proc/{server.process.pid}/status") as file:
         return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", file.read())[1])
+
+
+def test_the_memory_of_a_refused_message_ends_with_its_lease(server):
+    predict = server.channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
+    before = memory(server)
+    for _ in range(30):
+        with pytest.raises(grpc.RpcError) as caught:
+            predict(b"\x12\x00" * (1 << 18), timeout=30)  # Half a MiB, and 40 once it is parsed.
+        assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+    assert memory(server) - before < 60 << 20
 
 
 def test_a_client_that_asks_first_may_send(connect):
