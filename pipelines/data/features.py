@@ -217,7 +217,7 @@ def map_array(path: Path, dtype: type[np.number]) -> np.ndarray:
     """
     try:
         array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # Also those of the parser of its header, which is Python's.
         raise UserError(f"{path} should be a NumPy array, but: {error}. {REMEDY}") from error
     if array.ndim != 1 or array.dtype != dtype:
         raise UserError(

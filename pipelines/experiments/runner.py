@@ -16,7 +16,6 @@ import gc
 import shutil
 import sys
 import time
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -124,7 +123,7 @@ class Runner:
         try:
             with np.load(path, allow_pickle=False) as file:
                 return figures_by_user(file["ranks"], file["users"], size)
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except Exception as error:  # Also those of the parsers of zip files and headers.
             raise UserError(
                 f"{path} should hold the ranks of a finished run, but: {error}. Remove "
                 f"{path.with_suffix('.json')}, and run the command again."

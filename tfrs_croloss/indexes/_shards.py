@@ -330,7 +330,7 @@ def check_data(shard: Shard) -> int:
             if np.lib.format.read_magic(file) != (1, 0):
                 raise ValueError("it has another format version")
             found = np.lib.format.read_array_header_1_0(file)
-        except ValueError as error:
+        except Exception as error:  # Also those of the parser of its header, which is Python's.
             raise ValueError(
                 f"{shard.path} should be a NumPy file of format 1.0, but: {error}. {remedy}"
             ) from error

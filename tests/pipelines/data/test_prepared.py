@@ -12,6 +12,7 @@ import pytest
 
 from pipelines.common.files import file_entries, sha256
 from pipelines.data import verification
+from pipelines.data.features import map_array
 from pipelines.data.prepared import PreparedData
 from pipelines.errors import UserError
 
@@ -98,6 +99,24 @@ def test_an_array_that_is_no_array(folder: Path) -> None:
     list_again(folder)
     with pytest.raises(UserError, match="items.npy should be a NumPy array"):
         PreparedData.load(folder)
+
+
+@pytest.mark.filterwarnings("ignore:Reading .npy")
+def test_any_bit_of_an_array_s_header(tmp_path: Path) -> None:
+    path = tmp_path / "items.npy"
+    np.save(path, np.arange(3))
+    whole, refused = path.read_bytes(), 0
+    for place in range(len(whole) - 24):
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << bit
+            path.write_bytes(damaged)
+            try:
+                map_array(path, np.int64)
+            except UserError as error:
+                assert str(path) in str(error)
+                refused += 1
+    assert refused > 500
 
 
 def test_reading_costs_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
