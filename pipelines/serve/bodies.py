@@ -13,11 +13,13 @@ from .http_connections import Connection, IncompleteBody
 from .limits import Limits
 
 _WINDOW = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+# The size of the blocks that bodies are kept in.
+_BLOCK = 1 << 16
 
 
 async def receive_body(
     request: web.BaseRequest, limits: Limits, budget: Budget, lease: Lease
-) -> bytearray:
+) -> bytes | bytearray:
     """The body of a request, unpacked.
 
     Raises:
@@ -65,12 +67,18 @@ class GiveWay(asyncio.TimeoutError):
 
 
 class _Unpacked:
-    """What has arrived of a body, unpacked, never more than the bound."""
+    """What has arrived of a body, unpacked, never more than the bound.
+
+    It is kept in blocks of one size: what one body leaves behind then fits the next, and the memory
+    of the process stays that of the leases. Bodies that grow in one piece leave gaps.
+    """
 
     def __init__(self, encoding: str, most: int, lease: Lease):
         self._most = most
         self._lease = lease
-        self._bytes = bytearray()
+        self._size = 0
+        self._blocks: list[bytes] = []
+        self._last = bytearray()
         self._unpack = None
         encoding = encoding.strip().lower()
         if encoding not in ("", "identity"):
@@ -91,24 +99,32 @@ class _Unpacked:
         if self._unpack is not None:
             try:
                 # One byte above the bound is enough to know.
-                part = self._unpack.decompress(part, self._most + 1 - len(self._bytes))
+                part = self._unpack.decompress(part, self._most + 1 - self._size)
             except zlib.error as error:
                 raise _wrongly_packed() from error
             if self._unpack.unused_data:
                 raise _wrongly_packed()
-        if len(self._bytes) + len(part) > self._most:
+        if self._size + len(part) > self._most:
             raise self.too_large()
-        self._lease.resize(_allocated(len(self._bytes) + len(part)))
-        self._bytes += part
+        self._size += len(part)
+        self._lease.resize(_allocated(self._size))
+        for start in range(0, len(part), _BLOCK):
+            self._last += part[start : start + _BLOCK]
+            if len(self._last) >= _BLOCK:
+                self._blocks.append(bytes(self._last[:_BLOCK]))
+                self._last = self._last[_BLOCK:]
 
-    def whole(self) -> bytearray:
+    def whole(self) -> bytes | bytearray:
         if self._unpack is not None and not self._unpack.eof:
             raise _wrongly_packed()
-        return self._bytes
+        if not self._blocks:
+            return self._last
+        self._lease.add(self._size)
+        return b"".join([*self._blocks, self._last])
 
 
 def _allocated(size: int) -> int:
-    """Memory of a ``bytearray`` that has grown to a size: Python adds an eighth, for what follows.
+    """Memory of a body of a size: Python adds an eighth to a ``bytearray``, for what follows.
 
     >>> body = bytearray()
     >>> for _ in range(50):

@@ -207,7 +207,7 @@ class RestApi:
         self.model.find(name, number)  # An unknown model is refused before its body is read.
         body = await receive_body(request, self.limits, self.budget, lease)
         size = len(body)
-        lease.add(json_format.parsed_bytes(body))
+        lease.resize(size + json_format.parsed_bytes(body))
         parsed = await off_loop_if(size > LARGE_BODY, json_format.parse, body)
         del body
         # The version is chosen now, since a newer one may have replaced it in the meantime.
