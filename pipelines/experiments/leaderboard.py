@@ -248,9 +248,9 @@ class Board:
             search = Search(optuna, runner, base, draw, storage)
             if self.options.train:
                 print(f"{self.name}, {name}: {self.options.trials} trials", flush=True)
-                # The published settings first.
+                # The published settings come first.
                 first = {"temperature": protocol.temperature, "learning_rate": base.learning_rate}
-                search.enqueue(first)
+                search.enqueue({**first, **contestant.first})
                 search.run(self.options.trials)
             elif len(search.finished()) < self.options.trials:
                 raise UserError(

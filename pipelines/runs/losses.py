@@ -36,12 +36,14 @@ class Contestant:
       options: settings with the same value in every trial.
       space: search spaces of the settings that are tuned beside the temperature.
       sized: whether ``retrieval_size`` is the N of the Recall@N that decides.
+      first: settings of the first trial, where a paper or an earlier experiment suggests some.
     """
 
     loss: str
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     space: Mapping[str, Space] = dataclasses.field(default_factory=dict)
     sized: bool = False
+    first: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Loss:
       defaults: its own defaults, in place of None.
       required: settings that should be given.
       space: search spaces of its settings, for ``compare`` and ``tune``.
+      first: settings of the first trial, see `Contestant`.
       contestants: the loss as ``compare`` trains it, by name; by default once, under its own name
         and with ``space``.
       search: returns the settings of a trial of ``tune``, from a function that draws values and
@@ -73,6 +76,7 @@ class Loss:
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     required: tuple[str, ...] = ()
     space: Mapping[str, Space] = dataclasses.field(default_factory=dict)
+    first: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     contestants: Mapping[str, Contestant] = dataclasses.field(default_factory=dict)
     search: Callable[[Draw, int], dict[str, Any]] | None = None
 
@@ -235,8 +239,10 @@ def _search_lambda(draw: Draw, retrieval_size: int) -> dict[str, Any]:
 _EASINGS = Range(0.005, 0.08, logarithmic=True)
 
 
-def _of_family(loss: str, kernel: str, **space: Space) -> Contestant:
-    return Contestant(loss, {"kernel": kernel}, {"alpha": Range(0.6, 1.8), **space})
+def _of_family(loss: str, kernel: str, **first: float) -> Contestant:
+    spaces = {"alpha": Range(0.6, 1.8), "easing": _EASINGS}
+    space = {name: spaces[name] for name in first}
+    return Contestant(loss, {"kernel": kernel}, space, first=first)
 
 
 _PULL = {"pull": PULL, "easing": EASING}
@@ -323,8 +329,8 @@ LOSSES: dict[str, Loss] = {
         _FAMILY,
         "family",
         contestants={
-            "croloss-softplus": _of_family("cro", "softplus"),
-            "croloss-sigmoid": _of_family("cro", "sigmoid"),
+            "croloss-softplus": _of_family("cro", "softplus", alpha=1.0),
+            "croloss-sigmoid": _of_family("cro", "sigmoid", alpha=1.0),
         },
         search=_search_family,
     ),
@@ -336,10 +342,10 @@ LOSSES: dict[str, Loss] = {
         "family",
         defaults={"rank_kernel": "sigmoid"},
         contestants={
-            "lambda-softplus": _of_family("lambda", "softplus"),
-            "lambda-exponential": _of_family("lambda", "exponential"),
-            "lambda-softplus-eased": _of_family("lambda", "softplus", easing=_EASINGS),
-            "lambda-exponential-eased": _of_family("lambda", "exponential", easing=_EASINGS),
+            "lambda-softplus": _of_family("lambda", "softplus", alpha=1.2),
+            "lambda-exponential": _of_family("lambda", "exponential", alpha=1.4),
+            "lambda-softplus-eased": _of_family("lambda", "softplus", alpha=1.2, easing=0.03),
+            "lambda-exponential-eased": _of_family("lambda", "exponential", alpha=1.4, easing=0.03),
             "lambda-sized": Contestant(
                 "lambda", space={"kernel": Choice(("softplus", "exponential"))}, sized=True
             ),
@@ -418,6 +424,7 @@ LOSSES: dict[str, Loss] = {
         },
         required=("retrieval_size",),
         space={"weight_temperature": Range(0.3, 3.0, logarithmic=True)},
+        first={"weight_temperature": 2.5},  # its authors' choice on Amazon Health
     ),
     "talos": Loss(
         "Talos, softmax above the threshold of the top K, which is --retrieval-size",
@@ -472,7 +479,8 @@ def contestants() -> dict[str, Contestant]:
         for name in names(group):
             loss = LOSSES[name]
             sized = "retrieval_size" in loss.required
-            found.update(loss.contestants or {name: Contestant(name, {}, loss.space, sized)})
+            alone = Contestant(name, {}, loss.space, sized, loss.first)
+            found.update(loss.contestants or {name: alone})
     return found
 
 

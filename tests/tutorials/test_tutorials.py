@@ -1,8 +1,10 @@
 """The retrieval tutorials of TFRS: our loss is at least as good as TFRS' softmax in each of them.
 
 Each tutorial is trained with its own optimizer, learning rate and batch size, and scores by dot
-products: as published, with our loss in TFRS' task, and with our task. All of them are measured by
-the same test events. Nothing here may be tuned: a loss that falls behind is a defect of the loss.
+products: as published, and with our task, with three seeds each. With the first seed our loss is
+also trained in TFRS' task, where the same steps have to give the same recall. All of them are
+measured on the same test events. Nothing here may be tuned: a loss that falls behind is a defect of
+the loss.
 
 The log has long runs of one genre, which is the hardest case known: the sequential model takes 21
 steps on it (the tutorial, with a log of ten times the size, some 200), and with one of the seeds it
@@ -25,6 +27,7 @@ from tests.tutorials import models
 
 CUTOFFS = (5, 10, 50, 100)
 SEEDS = (1, 2, 3)
+AGREEMENT = 0.01
 NUM_TRAINED = 80_000  # the other events are the test set, as in the tutorials
 
 TASKS = {
@@ -34,6 +37,7 @@ TASKS = {
         loss=tfrs_croloss.LambdaCROLoss(retrieval_size=100)
     ),
 }
+PAIR = ("softmax", "our task")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,21 +121,18 @@ def served_recall(task, seed):
 
 
 def assert_at_least_as_good(recall):
-    """Compares our two tasks with TFRS' softmax, pair by pair.
+    """Compares our task with TFRS' softmax seed by seed, and with our loss in TFRS' task.
 
     Args:
       recall: from the name of a task and a seed to the recall at each cutoff.
     """
-    softmax = np.array([recall("softmax", seed) for seed in SEEDS])
-    for task in ("our loss", "our task"):
-        gains = np.array([recall(task, seed) for seed in SEEDS]) - softmax
-        errors = gains.std(axis=0, ddof=1) / np.sqrt(len(SEEDS))
-        behind = gains.mean(axis=0) < -2.0 * errors
-        assert not behind.any(), (
-            task,
-            dict(zip(CUTOFFS, gains.mean(axis=0))),
-            softmax.mean(axis=0),
-        )
+    softmax, ours = (np.array([recall(task, seed) for seed in SEEDS]) for task in PAIR)
+    gains = ours - softmax
+    errors = gains.std(axis=0, ddof=1) / np.sqrt(len(SEEDS))
+    behind = gains.mean(axis=0) < -2.0 * errors
+    assert not behind.any(), (dict(zip(CUTOFFS, gains.mean(axis=0))), softmax.mean(axis=0))
+    # The two tasks round differently, so a few test events change sides.
+    np.testing.assert_allclose(recall("our loss", SEEDS[0]), ours[0], atol=AGREEMENT)
 
 
 @pytest.mark.slow
@@ -144,10 +145,3 @@ def test_the_one_line_is_at_least_as_good(name):
 def test_the_one_line_is_at_least_as_good_behind_an_index():
     pytest.importorskip("scann")
     assert_at_least_as_good(served_recall)
-
-
-def test_half_an_epoch_of_one_tutorial():
-    """The quick twin of the tests above; that both tasks agree is tested with the losses."""
-    tutorial = dataclasses.replace(CONTEXT, epochs=1, num_trained=40_000)
-    softmax, ours = (exact_recall(tutorial, task, 1) for task in ("softmax", "our loss"))
-    assert np.all(np.array(ours) >= softmax), (ours, softmax)

@@ -275,3 +275,13 @@ def test_they_train(options: str, tiny_data: Path, tmp_path: Path) -> None:
     (row,) = json.loads((tmp_path / "run" / "history.json").read_text())
     assert row["step"] == 5
     assert all(np.isfinite(value) for value in row.values())
+
+
+def test_the_first_trial_has_values_of_the_search_spaces() -> None:
+    """Optuna would draw any other value anew, without a word."""
+    found = [one for one in contestants().values() if one.first]
+    assert {one.loss for one in found} >= {"lambda", "sl_at_k"}
+    for contestant in found:
+        for name, value in contestant.first.items():
+            space = contestant.space[name]
+            assert not isinstance(space, Choice) and space.low <= value <= space.high
