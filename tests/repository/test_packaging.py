@@ -182,6 +182,7 @@ def test_croloss_from_the_wheel(environment, wheel):
     assert not LOG_LINES.search(printed)
 
 
+@pytest.mark.slow
 def test_croloss_of_an_editable_checkout(environment, checkout):
     environment.install(built(checkout, "build_editable"))
     program = "import tfrs_croloss_pipelines as steps; print(steps.__path__[0])"
