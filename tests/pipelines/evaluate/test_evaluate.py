@@ -14,7 +14,7 @@ from pipelines.__main__ import main
 from pipelines.data.batches import EvaluationInput
 from pipelines.data.prepared import PreparedData
 from pipelines.errors import UserError
-from pipelines.evaluate import _cold
+from pipelines.evaluate import _alpha, _cold
 from pipelines.evaluate.report import Contender
 from pipelines.runs.ranks import evaluation_users, ranks_by_chance, with_validation
 from pipelines.runs.settings import TrainSettings
@@ -244,3 +244,8 @@ def test_cold_targets_have_recall_of_their_own() -> None:
     assert cold.report.pairs.recall == {1: 0.0, 3: 1 / 2}
     warm = PreparedData(Path(), {}, np.array([5, 1, 3, 1]))
     assert _cold(warm, users, [Contender("model", "title", report)]) == []
+
+
+def test_expected_recall_has_the_alpha_of_the_loss() -> None:
+    assert _alpha(TrainSettings(alpha=1.3)) == 1.3
+    assert _alpha(TrainSettings(loss="lambda", retrieval_size=100)) == 1 + 1.5 / 10

@@ -18,8 +18,8 @@ import pytest
 
 from pipelines.data.prepared import PreparedData
 from tests.pipelines.prepare.test_prepare import content, make_log, prepare, write_csv
-from tests.pipelines.prepare.test_sources import write_tfds
 from tests.support import prepare_oracle as oracle
+from tests.support.tfds_files import write_tfds
 
 SPLITS = ("train", "valid", "test")
 FEATURES = [

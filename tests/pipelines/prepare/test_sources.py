@@ -3,7 +3,6 @@
 import gzip
 import json
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from pipelines.data.prepared import PreparedData
 from tests.pipelines.prepare.test_prepare import content, make_log, prepare, write_csv
 from tests.support import prepare_oracle as oracle
+from tests.support.tfds_files import write_tfds
 
 # Rows that survive every filter of 1: users a to e, each with three items.
 LOG = [(user, item, 10 * place + ord(user)) for place, item in enumerate("xyz") for user in "abcde"]
@@ -221,50 +221,6 @@ def test_taobao_filters_at_20_by_default(tmp_path):
     path = write(tmp_path / "t.csv", text_of([(u, i, f"7,pv,{t}") for u, i, t in log]))
     assert prepare("--source", "taobao", "--input", path, "--out", tmp_path / "out") == 0
     assert content(tmp_path / "out") == oracle.prepare(log, min_item_count=20, min_user_count=20)
-
-
-def write_tfds(folder, log, side_features=False):
-    """A data set in the format of tensorflow-datasets, with the features of MovieLens."""
-    import tensorflow_datasets as tfds
-
-    # Registered, the name would be taken for the next test of this process.
-    class Tiny(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-        VERSION = tfds.core.Version("1.0.0")
-
-        def _info(self):
-            text, number = tfds.features.Text(), tfds.features.Scalar(np.int64)
-            features = {"user_id": text, "movie_id": text, "timestamp": number}
-            if side_features:
-                genre = tfds.features.ClassLabel(names=["Action", "Comedy", "Drama"])
-                features |= {
-                    "movie_genres": tfds.features.Sequence(genre),
-                    "movie_title": text,
-                    "user_gender": tfds.features.Scalar(np.bool_),
-                    "bucketized_user_age": tfds.features.Scalar(np.float32),
-                    "user_occupation_label": tfds.features.ClassLabel(names=["artist", "doctor"]),
-                    "user_rating": tfds.features.Scalar(np.float32),
-                }
-            return self.dataset_info_from_configs(features=tfds.features.FeaturesDict(features))
-
-        def _split_generators(self, dl_manager):
-            return {"train": self._generate_examples()}
-
-        def _generate_examples(self):
-            for place, (user, item, time) in enumerate(log):
-                row = {"user_id": user, "movie_id": item, "timestamp": time}
-                if side_features:
-                    user_number, item_number = int(user[1:]), int(item[1:-1])
-                    row |= {
-                        "movie_genres": list(range(item_number % 3, 3)),
-                        "movie_title": f"film {item}",
-                        "user_gender": user_number % 2 == 1,
-                        "bucketized_user_age": 18.0 + user_number % 3,
-                        "user_occupation_label": user_number % 2,
-                        "user_rating": 4.5,
-                    }
-                yield place, row
-
-    Tiny(data_dir=str(folder)).download_and_prepare()
 
 
 def test_movielens_through_tensorflow_datasets(tmp_path, capsys):
