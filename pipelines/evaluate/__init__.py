@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from tfrs_croloss.losses import RetrievalSizeWeighting
 from tfrs_croloss.metrics import popularity_ranks, summarize_ranks
 
 from .. import cli
@@ -25,12 +24,12 @@ from ..runs import distribution, losses
 from ..runs.folder import Run, open_run
 from ..runs.ranks import (
     evaluation_users,
+    expected_recall_alpha,
     pairs_of,
     ranks_by_chance,
     trained_report,
     with_validation,
 )
-from ..runs.settings import TrainSettings
 from ..train.loop import train
 from .report import Contender, draw_recall_curves, markdown, text_table
 
@@ -138,7 +137,7 @@ def _contenders(
     users = evaluation_users(data, args.split, evaluated.settings)
     if args.exclude_validation:
         users = with_validation(users, data)
-    options = {"cutoffs": args.cutoffs, "alpha": _alpha(evaluated.settings)}
+    options = {"cutoffs": args.cutoffs, "alpha": expected_recall_alpha(evaluated.settings)}
     model = trained_report(evaluated, data, users, args.exclude_history, cluster, **options)
     contenders = [Contender("model", evaluated.settings.loss_title, model)]
     for name in dict.fromkeys(args.baselines):
@@ -156,13 +155,6 @@ def _contenders(
             )
         contenders.append(Contender(name, title, report))
     return contenders, users
-
-
-def _alpha(settings: TrainSettings) -> float:
-    """The alpha of expected recall: that of the loss, or the one that suits its retrieval size."""
-    if settings.retrieval_size is None:
-        return settings.alpha
-    return RetrievalSizeWeighting(settings.retrieval_size).alpha
 
 
 def _untrained_ranks(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfrs_croloss.losses import RetrievalSizeWeighting
 from tfrs_croloss.metrics import RankingReport, ShardedCatalogue, evaluate
 from tfrs_croloss.models import TwoTowerModel
 
@@ -39,6 +40,13 @@ def evaluation_users(
         return dataclasses.replace(users, columns=columns)
     numbers = user_numbers(data, split)[: len(users.histories)]
     return dataclasses.replace(users, numbers=numbers)
+
+
+def expected_recall_alpha(settings: TrainSettings) -> float:
+    """The alpha of expected recall: that of the loss, or the one that suits its retrieval size."""
+    if settings.retrieval_size is None:
+        return settings.alpha
+    return RetrievalSizeWeighting(settings.retrieval_size).alpha
 
 
 def with_validation(users: EvaluationInput, data: PreparedData) -> EvaluationInput:

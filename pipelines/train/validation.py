@@ -13,7 +13,7 @@ from tfrs_croloss.models import TwoTowerModel
 
 from ..data.batches import EvaluationInput, TrainingInput
 from ..runs.build import build_loss, embed_histories
-from ..runs.ranks import catalogue_of, pairs_of, shared_catalogue
+from ..runs.ranks import catalogue_of, expected_recall_alpha, pairs_of, shared_catalogue
 from ..runs.settings import TrainSettings
 
 _PROBE_BATCHES = 4
@@ -80,7 +80,7 @@ class Validator:
             users.targets,
             **pairs_of(users, settings.exclude_history),
             cutoffs=sorted({*settings.cutoffs, settings.monitor_cutoff}),
-            alpha=settings.alpha,
+            alpha=expected_recall_alpha(settings),
             average=settings.monitor_average,
         )
 

@@ -14,9 +14,14 @@ from pipelines.__main__ import main
 from pipelines.data.batches import EvaluationInput
 from pipelines.data.prepared import PreparedData
 from pipelines.errors import UserError
-from pipelines.evaluate import _alpha, _cold
+from pipelines.evaluate import _cold
 from pipelines.evaluate.report import Contender
-from pipelines.runs.ranks import evaluation_users, ranks_by_chance, with_validation
+from pipelines.runs.ranks import (
+    evaluation_users,
+    expected_recall_alpha,
+    ranks_by_chance,
+    with_validation,
+)
 from pipelines.runs.settings import TrainSettings
 from tests.support.presplit import presplit_data
 from tests.support.processes import run_step
@@ -247,5 +252,6 @@ def test_cold_targets_have_recall_of_their_own() -> None:
 
 
 def test_expected_recall_has_the_alpha_of_the_loss() -> None:
-    assert _alpha(TrainSettings(alpha=1.3)) == 1.3
-    assert _alpha(TrainSettings(loss="lambda", retrieval_size=100)) == 1 + 1.5 / 10
+    assert expected_recall_alpha(TrainSettings(alpha=1.3)) == 1.3
+    sized = TrainSettings(loss="lambda", retrieval_size=100)
+    assert expected_recall_alpha(sized) == 1 + 1.5 / 10
