@@ -18,6 +18,8 @@ export TF_USE_LEGACY_KERAS := 1
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 # Some virtual machines announce AMX and then fail on its instructions: TensorFlow does without it.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
+# The tests start many processes: each would compile every module again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test lint types check test-spark test-slow attack bench docs tutorials figures wheel pins clean

@@ -19,6 +19,9 @@ from tests.support.tiny_run import tiny_data, tiny_run  # noqa: F401
 # As in the console of a step: with many models in one process, TensorFlow warns of retracing.
 logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
+# Programs that tests start, and helpers: nothing to collect, and slow to import.
+collect_ignore = ["support"]
+
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
 
