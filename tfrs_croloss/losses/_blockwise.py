@@ -61,6 +61,7 @@ class Competition:
     candidate_weights: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None
 
 
+@tf.autograph.experimental.do_not_convert
 def weighted_loss(
     query_embeddings: tf.Tensor,
     candidate_embeddings: tf.Tensor,

@@ -33,6 +33,7 @@ def weights_by_vector(embeddings: tf.Tensor) -> tf.Tensor:
     return tf.cast(_weights(keys), _numeric.compute_dtype(embeddings.dtype))
 
 
+@tf.autograph.experimental.do_not_convert
 def weights_by_score(scores: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """The same, from scores, if the candidates are those of a batch; else all ones.
 

@@ -218,6 +218,7 @@ def _with_gradient(
     return losses(scores)
 
 
+@tf.autograph.experimental.do_not_convert
 def per_query_losses(
     scores: tf.Tensor,
     labels: tf.Tensor,

@@ -37,6 +37,8 @@ class _CheckedLoss(tf.keras.losses.Loss):
             )
         return super().__new__(cls)
 
+    # No loss branches on a tensor. AutoGraph would take seconds of a first step to find that out.
+    @tf.autograph.experimental.do_not_convert
     def __call__(
         self, y_true: tf.Tensor, y_pred: tf.Tensor, sample_weight: tf.Tensor | None = None
     ) -> tf.Tensor:

@@ -216,6 +216,7 @@ class Retrieval(_saving.ModuleState, _keras.TaskLayer):
         with tf.control_dependencies([update for update in updates if update is not None]):
             return tf.identity(loss)
 
+    @tf.autograph.experimental.do_not_convert
     def candidate_pool(
         self,
         num_queries: tf.Tensor,
@@ -370,6 +371,7 @@ class Retrieval(_saving.ModuleState, _keras.TaskLayer):
         )
         return loss, batch
 
+    @tf.autograph.experimental.do_not_convert
     def _rank_losses(
         self,
         batch: CandidateBatch,
@@ -417,7 +419,6 @@ class Retrieval(_saving.ModuleState, _keras.TaskLayer):
             and (self._num_hard_negatives is None or self._num_hard_negatives <= 0)
         )
 
-    # Nothing here branches on a tensor, and rewriting it all would take most of a first step.
     @tf.autograph.experimental.do_not_convert
     def _fused_loss(
         self,
