@@ -63,10 +63,11 @@ class Protocol:
 def factorization_settings(data: PreparedData, given: dict[str, Any], size: int) -> TrainSettings:
     """The settings of the published matrix factorisations, with what was given in place of them.
 
-    Batches of 1,024 pairs, embeddings that start from N(0, 1), 200 passes over the pairs, and a
-    validation after every five, of which the best decides; but every item of the catalogue is a
-    negative. Training never stops early: a validation split of one pair in ten is so noisy that
-    patience ends runs long before their best.
+    Batches of 1,024 pairs, embeddings that start from N(0, 1), and a validation after every fifth
+    pass over the pairs, of which the best decides. Two things differ: every item of the catalogue
+    is a negative, and the learning rate decays over 50 passes instead of staying constant for 200,
+    which reaches the same recall in a fraction of the time. Training never stops early: a
+    validation split of one pair in ten is so noisy that patience ends runs long before their best.
     """
     steps = math.ceil(len(data.split("train").items) / given.get("batch_size", 1_024))
     base = dataclasses.replace(
@@ -74,7 +75,8 @@ def factorization_settings(data: PreparedData, given: dict[str, Any], size: int)
         cutoffs=(20, 50, 100),
         stddev=1.0,
         whole_catalogue=True,
-        max_steps=200 * steps,
+        schedule="linear",
+        max_steps=50 * steps,
         steps_per_epoch=5 * steps,
         early_stopping_patience=0,
         max_validation_users=None,
