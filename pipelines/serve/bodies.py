@@ -9,7 +9,7 @@ from aiohttp import web
 
 from .budget import Budget, Lease
 from .errors import Code, RequestError, invalid
-from .http_connections import Connection, IncompleteBody
+from .http_connections import Connection, IncompleteBody, LongTrailer
 from .limits import Limits
 
 _WINDOW = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
@@ -46,6 +46,10 @@ async def receive_body(
             ) from error
         except IncompleteBody as error:
             raise invalid("the body is shorter than its header says.") from error
+        except LongTrailer as error:
+            raise invalid(
+                "the body has too long a trailer, or too much beside its chunks."
+            ) from error
         except asyncio.TimeoutError as error:
             raise RequestError(
                 Code.DEADLINE_EXCEEDED,

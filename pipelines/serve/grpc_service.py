@@ -114,7 +114,7 @@ class GrpcApi:
         self._health.set(is_healthy, is_stopping)
 
     def _handlers(self) -> list[Any]:
-        """The methods by service. All receive their message as if it were the first of a stream."""
+        """The methods by service. Messages come and go as if each were the first of a stream."""
         prediction, model = _NOT_OFFERED
         methods: dict[str, dict[str, Any]] = {
             prediction: {
@@ -144,7 +144,7 @@ class GrpcApi:
         ]
 
     def _method(self, kind: str, request_type: Any, method: _Method) -> Any:
-        async def answer(_: Any, context: Any) -> Any:
+        async def answer(_: Any, context: Any) -> None:
             code, message = Code.OK, ""
             started = time.perf_counter()
             gauge = self.counters.in_flight.labels("grpc")
@@ -167,15 +167,33 @@ class GrpcApi:
                 self.counters.observe("grpc", kind, code.name, time.perf_counter() - started)
             await context.abort(_STATUS[code.value], message)
 
-        return grpc.stream_unary_rpc_method_handler(answer, response_serializer=_serialize)
+        return grpc.stream_stream_rpc_method_handler(answer, response_serializer=_serialize)
 
-    async def _run(self, kind: str, request_type: Any, method: _Method, context: Any) -> Any:
+    async def _run(self, kind: str, request_type: Any, method: _Method, context: Any) -> None:
         """Receives the message and answers it. Message and lease end together, with this frame."""
         with self.budget.lease() as lease:
             if request_type is None:
-                return await method(None, lease)
+                await method(None, lease)
+                return
             self._check_room(kind)
-            return await method(await self._receive(context, request_type, lease), lease)
+            response = await method(await self._receive(context, request_type, lease), lease)
+            await self._send(context, response, lease)
+
+    async def _send(self, context: Any, response: Any, lease: Lease) -> None:
+        """Sends the answer. It takes memory until the client has read it, or is given up.
+
+        Raises:
+          CancelledError: the client has gone, or does not read. gRPC then ends the call at once; an
+            error would wait behind the answer.
+        """
+        sending = asyncio.ensure_future(context.write(response))
+        try:
+            with self.budget.waiting_for_client(lease, sending.cancel):
+                await asyncio.wait({sending}, timeout=self.limits.body_seconds)
+        finally:
+            sending.cancel()
+        if not sending.done() or sending.cancelled() or sending.exception():
+            raise asyncio.CancelledError
 
     def _check_room(self, kind: str) -> None:
         if kind == "health":
@@ -233,7 +251,8 @@ class GrpcApi:
             response.model_spec.name = name
             response.model_spec.version.value = version.number
             response.metadata[SIGNATURE_FIELD].Pack(signature_map(version.model))
-            return response
+        lease.add_in_any_case(response.ByteSize())
+        return response
 
     async def _status(self, request: Any, lease: Lease) -> Any:
         name, number = _model_spec(request)

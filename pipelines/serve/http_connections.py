@@ -2,6 +2,9 @@
 
 A connection waits for its client, to send a header or a body or to receive an answer, or it works
 on a request. Only while it waits does it have a deadline, and can it be closed to make room.
+
+What a connection holds outside the memory of its requests is bounded: its header, and what its
+client sends ahead while a request is worked on.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import StreamReader, web
 
@@ -25,10 +28,19 @@ _HALF_CLOSED_SECONDS = 0.05
 _FRESH_SECONDS = 0.05
 # How long the rest of a body is read after its request was refused, so that the answer is seen.
 _LINGERING_SECONDS = 5.0
+# A connection reads this much at a time, and nothing more once a client has sent ahead.
+_READ_BYTES = 1 << 14
+# Bytes that a header may have, and in a body what is not part of it: the sizes of its chunks and
+# its trailer. They are noticed after the next reading.
+_MAX_HEADER_BYTES = 1 << 14
 
 
 class IncompleteBody(asyncio.TimeoutError):
     """Ends a body whose client has stopped sending. The base class is one that aiohttp expects."""
+
+
+class LongTrailer(asyncio.TimeoutError):
+    """Ends a body with too much around it. The base class is one that aiohttp expects."""
 
 
 class Connection(web.RequestHandler):
@@ -50,6 +62,11 @@ class Connection(web.RequestHandler):
         self._in_request = False
         self._has_begun = False
         self._is_half_closed = False
+        # The body of the latest request that has been parsed.
+        self._body: Any = None
+        # Bytes since the parser has last come to something.
+        self._unparsed = 0
+        self._is_refused = False
         self.is_fresh = True
         self.was_answered = False
         self._wait(self._limits.header_seconds)
@@ -65,6 +82,7 @@ class Connection(web.RequestHandler):
             self._in_request = self._has_begun = False
             self.was_answered = True
             self._wait(self._limits.idle_seconds)
+            self._read_on()
             if self._is_half_closed:
                 self._close_soon()
 
@@ -99,6 +117,7 @@ class Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        cast(Any, transport).max_size = _READ_BYTES
         asyncio.get_running_loop().call_later(_FRESH_SECONDS, self._grow_old)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -109,11 +128,22 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
         if not self._in_request and not self._has_begun:
             self._has_begun = True
             latest = asyncio.get_running_loop().time() + self._limits.header_seconds
             self.deadline = min(self.deadline or latest, latest)
+        is_ahead = (self._in_request or bool(self._messages)) and self._body.is_eof()
+        before = self._parsed()
         super().data_received(data)
+        if self._messages:
+            self._body = self._messages[-1][1]
+        self._unparsed = 0 if self._parsed() != before else self._unparsed + len(data)
+        if self._unparsed > _MAX_HEADER_BYTES:
+            self._refuse()
+        elif is_ahead and data and self.transport is not None:
+            self.transport.pause_reading()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Keeps the connection open, so that a client that has closed its side gets its answer."""
@@ -140,6 +170,31 @@ class Connection(web.RequestHandler):
         response = error_response(status, text)
         response.force_close()
         return response
+
+    def _parsed(self) -> tuple[int, int]:
+        """What the parser has come to: numbers that change with each header and with each body."""
+        return len(self._messages), self._body.total_bytes if self._body is not None else 0
+
+    def _refuse(self) -> None:
+        """Ends a header, or what is around a body, that is too long."""
+        if self._content is not None:
+            self._content.set_exception(LongTrailer())
+        if self._in_request or self._messages or not (self._body is None or self._body.is_eof()):
+            self.close()  # after the answers to what has arrived
+        elif self.transport is not None:
+            self._connections.counters.requests.labels("rest", "other", "431").inc()
+            text = f"the header should have at most {_MAX_HEADER_BYTES} bytes."
+            self.transport.write(_closing_answer("431 Request Header Fields Too Large", text))
+            # What else arrives is read for a while, so that the answer is seen.
+            self.transport.write_eof()
+            self._is_refused = True
+            self._wait(_LINGERING_SECONDS)
+
+    def _read_on(self) -> None:
+        """Reads again after a pause, once there is no request left that was sent ahead."""
+        held_back = self._messages or self._reading_paused
+        if self.transport is not None and not held_back:
+            self.transport.resume_reading()
 
     def _grow_old(self) -> None:
         self.is_fresh = False
@@ -255,13 +310,18 @@ class _Refusal(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        body = b'{"error": "too many connections."}'
-        transport.write(
-            b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
-            b"Retry-After: 1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
-            % (len(body), body)
-        )
+        status = "503 Service Unavailable\r\nRetry-After: 1"
+        transport.write(_closing_answer(status, "too many connections."))
         transport.close()
+
+
+def _closing_answer(status: str, message: str) -> bytes:
+    """An error as bytes, before there is a request that aiohttp could answer."""
+    body = json.dumps({"error": message})
+    return (
+        f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n{body}"
+    ).encode()
 
 
 def json_response(value: Any, status: int = 200) -> web.Response:

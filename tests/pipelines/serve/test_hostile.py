@@ -17,6 +17,7 @@ import pytest
 from aiohttp import web
 from aiohttp.http import HttpRequestParser, StreamWriter
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tensorflow_serving.apis import predict_pb2
 
 from pipelines.serve.bodies import receive_body
 from pipelines.serve.budget import Budget
@@ -128,10 +129,53 @@ def test_a_bomb_is_refused_before_it_is_unpacked(server, connect, pack):
     assert memory(server) - before < 20 << 20
 
 
-def memory(server):
-    """The most memory that the process has ever had, in bytes."""
+def memory(server, of="VmHWM"):
+    """The most memory that the process has ever had, in bytes; what it has now with ``VmRSS``."""
     with open(f"/proc/{server.process.pid}/status") as file:
-        return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", file.read())[1])
+        return 1024 * int(re.search(rf"{of}:\s+(\d+) kB", file.read())[1])
+
+
+def test_a_header_is_bounded(server, connect):
+    before = memory(server, "VmRSS")
+    many = b"".join(b"name-%d: %b\r\n" % (number, b"a" * 8000) for number in range(100))
+    connections = [connect(b"GET /healthz HTTP/1.1\r\nHost: x\r\n") for _ in range(15)]
+    for connection in connections:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(many)
+    status, error = status_and_error(received(connections[-1]))
+    assert (status, error) == (431, "the header should have at most 16384 bytes.")
+    assert memory(server, "VmRSS") - before < 6 << 20
+
+
+def test_a_trailer_is_bounded(connect):
+    data = b"1\r\n[\r\n0\r\n" + b"".join(b"name-%d: %b\r\n" % (n, b"a" * 8000) for n in range(90))
+    connection = connect(post(b"", "Transfer-Encoding: chunked"))
+    with contextlib.suppress(ConnectionError):
+        connection.sendall(data)
+    status, error = status_and_error(connection.recv(1000))
+    assert status == 400 and "trailer" in error
+
+
+def test_what_is_sent_ahead_waits(server, connect):
+    slow = json.dumps({"signature_name": "slow", "instances": [3_000]}).encode()
+    assert server.post(slow)[0] == 200  # TensorFlow takes memory when it first runs a function.
+    long = b"GET /healthz HTTP/1.1\r\nHost: x\r\n%b\r\n" % (b"name: " + b"a" * 8000 + b"\r\n")
+    last = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    connections = [connect() for _ in range(15)]
+    before = memory(server, "VmRSS")
+    senders = [
+        threading.Thread(target=connection.sendall, args=(post(slow) + 100 * long + last,))
+        for connection in connections
+    ]
+    for sender in senders:
+        sender.start()
+    wait_for(lambda: server.metric('serve_in_flight{protocol="rest"}') > 15)
+    time.sleep(0.3)
+    assert memory(server, "VmRSS") - before < 6 << 20
+    for connection, sender in zip(connections, senders):
+        connection.settimeout(60)
+        assert received(connection).count(b"HTTP/1.1 200 ") == 102
+        sender.join()
 
 
 def test_the_memory_of_a_refused_message_ends_with_its_lease(server):
@@ -321,6 +365,30 @@ def test_messages_that_do_not_arrive_do_not_shut_others_out(server):
         done.set()
     wait_for(lambda: server.metric('serve_in_flight{protocol="grpc"}') == 0)
     assert server.metric("serve_memory_bytes") < 1 << 20  # this request's own
+
+
+def test_answers_that_nobody_reads_stay_within_the_memory(server):
+    import tensorflow as tf
+
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name, request.model_spec.signature_name = "books", "mirror"
+    request.inputs["data"].CopyFrom(tf.make_tensor_proto([b"a" * 700_000]))
+    request.inputs["flip"].CopyFrom(tf.make_tensor_proto([True]))
+    answered = 'serve_requests_total{kind="predict",protocol="grpc",status="OK"}'
+    before, ok = memory(server), server.metric(answered)
+    # A client that asks for a stream, and does not look at it.
+    options = [("grpc.http2.bdp_probe", 0), ("grpc.use_local_subchannel_pool", 1)]
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", options) as channel:
+        predict = channel.stream_stream("/tensorflow.serving.PredictionService/Predict")
+        calls = [predict(iter([request.SerializeToString()])) for _ in range(120)]
+        name = 'serve_requests_total{kind="predict",protocol="grpc",status="CANCELLED"}'
+        wait_for(lambda: server.metric(name) >= 1)
+        wait_for(lambda: server.metric("serve_memory_bytes") == 0)
+        assert server.metric(answered) - ok < 10  # No more than the buffers of a connection hold.
+        assert memory(server) - before < 128 << 20
+        assert server.predict({"history": [["a"]]}).outputs["scores"].float_val[0] == 8.0
+        for one in calls:
+            one.cancel()
 
 
 def test_packed_messages_are_refused(server):
