@@ -19,13 +19,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .errors import Code, RequestError, invalid
-from .limits import Limits
+from .limits import MAX_RANK, Limits
 from .signatures import Signature, TensorSpec
 
 # Bytes of a value in Python, a list or a small object (the largest on Python 3.10) included.
 _SEPARATED = 80
-# NumPy has 64 dimensions at most, and models have a handful.
-_MAX_RANK = 32
 _KNOWN_KEYS = {"signature_name", "instances", "inputs"}
 
 
@@ -174,9 +172,9 @@ def flatten(name: str, value: Any) -> tuple[tuple[int, ...], list[Any]]:
                 f"input '{name}' should have lists of equal length at each level. Received: "
                 f"different lengths at level {len(shape) + 1}. Pad the shorter lists."
             )
-        if len(shape) == _MAX_RANK:
+        if len(shape) == MAX_RANK:
             raise invalid(
-                f"input '{name}' should have at most {_MAX_RANK} levels of lists. Received: more."
+                f"input '{name}' should have at most {MAX_RANK} levels of lists. Received: more."
             )
         shape.append(lengths.pop())
         level = list(itertools.chain.from_iterable(level))

@@ -17,7 +17,8 @@ from .errors import invalid
 TOP_N = "top_n"
 _SECONDS = Real(above=0.0, most=1e6)
 
-
+# NumPy has 64 dimensions at most, and models have a handful.
+MAX_RANK = 32
 # A message of gRPC takes up to this many times its size, once it is parsed; measured with messages
 # made for the purpose.
 PARSED = 96

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow_serving.apis import get_model_metadata_pb2
 
 from .errors import invalid
-from .limits import Limits
+from .limits import MAX_RANK, Limits
 from .saved_model import SavedModel
 from .signatures import Signature, TensorSpec
 
@@ -101,6 +101,11 @@ def to_proto(value: np.ndarray) -> Any:
 
 
 def _shape(name: str, proto: Any) -> tuple[int, ...]:
+    # Before anything is computed from them: the product of a million sizes takes minutes.
+    if (rank := len(proto.tensor_shape.dim)) > MAX_RANK:
+        raise invalid(
+            f"input '{name}' should have at most {MAX_RANK} dimensions. Received: {rank}."
+        )
     shape = tuple(dim.size for dim in proto.tensor_shape.dim)
     if proto.tensor_shape.unknown_rank or any(size < 0 for size in shape):
         raise invalid(f"input '{name}' should have a known shape. Received: {list(shape)}.")

@@ -123,8 +123,11 @@ class RestApi:
                     response = error_response(500, "internal error. See the log of the server.")
                 if self.stopping or request.method not in _METHODS:
                     response.force_close()
-                # The memory is held until the client has received the answer.
-                with connection.sending(self.limits.body_seconds):
+                # The memory is held until the client has received the answer, or gives way.
+                with (
+                    connection.sending(self.limits.body_seconds),
+                    self.budget.waiting_for_client(lease, connection.end),
+                ):
                     await response.prepare(request)
                     await response.write_eof()
                     await request.writer.drain()

@@ -138,7 +138,9 @@ def test_messages_have_as_many_values_as_their_shapes_say(value):
         ([1, 2**20 + 1], "at most 1048576 values"),
         ([0, 2**62], "at most 1048576 values"),
         ([-1], "known shape"),
+        ([1] + [10**6] * 100, "at most 32 dimensions. Received: 101"),
     ],
+    ids=["rows", "values", "none", "unknown", "dimensions"],
 )
 def test_shapes_are_checked_before_anything_is_allocated(shape, expected):
     proto = protos.to_proto(np.array([b"a"], object))

@@ -20,7 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import predict_pb2
 
 from pipelines.serve.bodies import receive_body
-from pipelines.serve.budget import Budget
+from pipelines.serve.budget import PATIENCE, Budget
 from pipelines.serve.counters import Counters
 from pipelines.serve.http_connections import Connections
 from pipelines.serve.limits import Limits
@@ -279,6 +279,26 @@ def test_an_answer_that_nobody_reads_ends_in_time(server, connect):
     wait_for(
         lambda: server.metric('serve_connections_closed_total{reason="time"}') > before, seconds=15
     )
+
+
+@pytest.mark.slow
+def test_answers_that_nobody_reads_give_way(saved, tmp_path):
+    folder = tmp_path / "books"
+    folder.mkdir()
+    publish(saved, folder, 7)
+    server = Server(folder, "--max-body-mb", 1, "--max-memory-mb", 128, "--body-seconds", 60)
+    instance = {"data": "a" * 700_000, "flip": True}
+    body = json.dumps({"signature_name": "mirror", "instances": [instance]}).encode()
+    with contextlib.ExitStack() as stack:
+        for _ in range(12):
+            unread = socket.create_connection(("127.0.0.1", server.port), timeout=1)
+            stack.enter_context(unread)
+            with contextlib.suppress(OSError):
+                unread.sendall(post(body) * 10)
+        time.sleep(PATIENCE)
+        assert server.metric("serve_memory_bytes") > 90 << 20
+        assert server.post(body)[0] == 200
+    assert server.stop() == 0
 
 
 def test_health_has_a_port_of_its_own(server):
