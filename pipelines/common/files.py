@@ -15,7 +15,7 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -43,13 +43,19 @@ _RENAME_EXCHANGE = 2
 
 
 @contextlib.contextmanager
-def atomic_folder(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[Path]:
+def atomic_folder(
+    path: str | os.PathLike[str],
+    overwrite: bool = False,
+    check: Callable[[Path], None] | None = None,
+) -> Iterator[Path]:
     """A folder to write into that appears under its name when it is complete.
 
     Args:
       path: where the finished folder will be; missing parents are created.
       overwrite: whether a folder that exists and is not empty may be replaced. It stays as it is
         until the new one is complete.
+      check: raises an error if what is in ``path`` may not be replaced. It is asked at the end,
+        since hours may have passed in which somebody has used the folder.
 
     Yields:
       The temporary folder, a hidden sibling ``.tmp-NAME-…`` on the same file system. It is
@@ -63,6 +69,8 @@ def atomic_folder(path: str | os.PathLike[str], overwrite: bool = False) -> Iter
         _check_replaceable(final, overwrite)
         yield folder
         _check_replaceable(final, overwrite)
+        if check is not None:
+            check(Path(path))
         put_in_place(folder, final)
 
 

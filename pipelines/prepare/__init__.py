@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> None:
         print(f"{out} already exists and was made from this input with these options.")
         manifests.print_summary(read_json(out / MANIFEST), out)
         return
-    with atomic_folder(out, overwrite=args.overwrite) as folder:
+    with atomic_folder(out, args.overwrite, manifests.check_ours) as folder:
         manifest = _prepare(args, requests, folder)
         manifest = {
             "format_version": FORMAT_VERSION,

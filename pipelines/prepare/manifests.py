@@ -49,15 +49,10 @@ def is_finished(
       UserError: ``out`` holds something else that may not be replaced.
     """
     check_outside(out, {"--input": [Path(str(entry["path"])) for entry in inputs]})
-    if not out.is_dir() or not any(out.iterdir()):
-        return False
-    if not (out / MANIFEST).is_file():
-        raise UserError(
-            f"--out {out} contains files that prepare did not write, so it is not replaced. "
-            "Choose another folder."
-        )
     if overwrite:
-        check_replaceable(out, PREPARED, {})
+        check_ours(out)
+        return False
+    if not _is_in_use(out):
         return False
     manifest = PreparedData.load(out).manifest
     recorded = manifest["config"]
@@ -73,6 +68,32 @@ def is_finished(
         f"--out {out} already exists and was made {origin}. Pass --overwrite to replace it, or "
         "choose another folder."
     )
+
+
+def check_ours(out: Path) -> None:
+    """Checks that prepared data may be written to ``out``, in place of what is there.
+
+    Raises:
+      UserError: ``out`` holds something else.
+    """
+    if _is_in_use(out):
+        check_replaceable(out, PREPARED, {})
+
+
+def _is_in_use(out: Path) -> bool:
+    """Whether a folder is there that is not empty.
+
+    Raises:
+      UserError: it is not one of prepared data.
+    """
+    if not out.is_dir() or not any(out.iterdir()):
+        return False
+    if not (out / MANIFEST).is_file():
+        raise UserError(
+            f"--out {out} contains files that prepare did not write, so it is not replaced. "
+            "Choose another folder."
+        )
+    return True
 
 
 def print_summary(manifest: dict[str, Any], out: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import pipelines.prepare
 from pipelines.__main__ import main
 from pipelines.data.prepared import PreparedData
 from pipelines.data.verification import VERIFIED
@@ -151,6 +152,32 @@ def test_prepare_leaves_everything_else_alone(
         assert run("prepare", *words) == 2
         assert message in capsys.readouterr().err
         assert tree(out) == before
+
+
+@pytest.mark.parametrize("was_there", [True, False])
+def test_what_comes_while_prepare_runs_is_not_replaced(
+    tmp_path: Path,
+    was_there: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log, out = tmp_path / "events.csv", tmp_path / "prepared"
+    log.write_text("user,item,time\n" + "".join(f"u{n % 9},i{n % 7},{n}\n" for n in range(200)))
+    words = ("prepare", "--source", "csv", "--input", log, "--out", out, "--overwrite")
+    assert not was_there or run(*words) == 0
+    prepare = pipelines.prepare._prepare
+
+    def slowly(*arguments):
+        manifest = prepare(*arguments)
+        out.mkdir(exist_ok=True)
+        (out / "notes.txt").write_text("x")
+        return manifest
+
+    monkeypatch.setattr(pipelines.prepare, "_prepare", slowly)
+    assert run(*words) == 2
+    assert "notes.txt" in (error := capsys.readouterr().err) or "did not write" in error
+    assert (out / "notes.txt").read_text() == "x"
+    assert {path.name for path in tmp_path.iterdir()} == {"events.csv", "prepared"}
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
