@@ -22,8 +22,8 @@ from .settings import ServerSettings
 
 log = logging.getLogger(__name__)
 
-# Size and time of the last change of each file, by name.
-Contents = dict[str, tuple[int, int]]
+# Size and times of the last changes, of the content and of the file itself, by name.
+Contents = dict[str, tuple[int, int, int]]
 
 # An int64 has no more.
 _MAX_DIGITS = 19
@@ -314,13 +314,14 @@ class Model:
 
 
 def contents_of(folder: Path) -> Contents:
-    """Size and last change of each file in a folder, which tell whether it has changed."""
+    """Size and last changes of each file in a folder, which tell whether it has changed."""
     contents = {}
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):
             status = path.stat()
             name = path.relative_to(folder).as_posix()
-            contents[name] = (status.st_size, status.st_mtime_ns)
+            # A file that is renamed into place with the times of another has a ctime of its own.
+            contents[name] = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     return contents
 
 

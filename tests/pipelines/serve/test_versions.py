@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import shutil
 import threading
 import time
@@ -245,7 +246,9 @@ def test_a_server_that_starts_looks_twice(saved, tmp_path):
         assert asyncio.run(start()) == [3]
 
 
-def test_a_version_that_changes_while_it_is_loaded_is_not_used(watched, saved, monkeypatch):
+@pytest.mark.parametrize("name", ["assets/item_ids.txt", "saved_model.pb"])
+def test_a_version_that_changes_while_it_is_loaded_is_not_used(watched, saved, monkeypatch, name):
+    """A file that is new, and one of another's size and times that takes its place."""
     folder, model, look = watched
     shutil.copytree(saved, folder / "1")
     write_manifest(folder / "1")
@@ -256,8 +259,12 @@ def test_a_version_that_changes_while_it_is_loaded_is_not_used(watched, saved, m
 
         def __init__(self, path):
             super().__init__(path)
-            (path / "assets").mkdir(exist_ok=True)
-            (path / "assets" / "item_ids.txt").write_text("other")
+            if (path / name).exists():
+                shutil.copy2(path / name, path.parent / "other")
+                os.replace(path.parent / "other", path / name)
+            else:
+                (path / name).parent.mkdir(exist_ok=True)
+                (path / name).write_text("other")
 
     with monkeypatch.context() as patch:
         patch.setattr(versions, "SavedModel", Swapped)
@@ -274,7 +281,7 @@ def test_files_that_change_all_the_time_are_tried_once_in_a_look(watched, saved,
     from pipelines.serve import versions
 
     changes = iter(range(10**6))
-    monkeypatch.setattr(versions, "contents_of", lambda _: {MANIFEST: (next(changes), 0)})
+    monkeypatch.setattr(versions, "contents_of", lambda _: {MANIFEST: (next(changes), 0, 0)})
     started = time.monotonic()
     assert look() == {1: ("END", "DATA_LOSS")}
     assert time.monotonic() - started < 10
