@@ -17,7 +17,7 @@ import dataclasses
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,15 @@ _WEIGHTS = "weights"
 _FILES = "files.json"
 
 # TensorFlow has an error of its own for most damage, and errors of Python for the rest.
-_READING_ERRORS = (OSError, ValueError, AssertionError, IndexError, KeyError, RuntimeError)
+_READING_ERRORS = (
+    OSError,
+    ValueError,
+    TypeError,
+    AssertionError,
+    IndexError,
+    KeyError,
+    RuntimeError,
+)
 
 
 @dataclasses.dataclass
@@ -148,6 +156,8 @@ class Checkpoints:
             record = read_json(folder / "training.json", dict)
             names = [field.name for field in dataclasses.fields(TrainingState)]
             state = TrainingState(**{name: record[name] for name in names})
+            if state.step != _step(folder) or not _is_valid(state):
+                raise UserError("training.json should hold the progress of a run")
             self._everything.read(str(folder / "state")).assert_consumed()
         return state
 
@@ -162,6 +172,27 @@ def _step(path: Path) -> int:
     return int(path.name[5:])
 
 
+def _is_valid(state: TrainingState) -> bool:
+    """Whether a state that was read holds what training puts into it."""
+    rows, best, loss = state.rows, state.best_row, state.mean_loss
+    return (
+        isinstance(rows, list)
+        and all(isinstance(row, dict) and row and _are_numbers(row.values()) for row in rows)
+        and (best is None or (type(best) is int and 0 <= best < len(rows)))
+        and type(state.patience_used) is int
+        and _are_numbers([state.patience_used, state.seconds])
+        and (state.stopped is None or isinstance(state.stopped, str))
+        and (loss is None or (isinstance(loss, list) and _are_numbers(loss)))
+    )
+
+
+def _are_numbers(values: Iterable[Any]) -> bool:
+    """Whether all values are numbers, of which integers have 64 bits."""
+    return all(
+        type(value) is float or (type(value) is int and abs(value) < 2**63) for value in values
+    )
+
+
 def restore_best(run_folder: Path, model: TwoTowerModel) -> dict[str, Any]:
     """Gives ``model`` the best weights of a run, and returns its row of the history.
 
@@ -174,6 +205,8 @@ def restore_best(run_folder: Path, model: TwoTowerModel) -> dict[str, Any]:
             _weights(model).read(str(folder / _WEIGHTS)).assert_consumed()
             row: dict[str, Any] = read_json(folder / "best.json", dict)
             row["step"]  # A record without it names the file.
+            if not _are_numbers(row.values()):
+                raise UserError("best.json should hold a row of the history, all numbers")
     except UserError as error:
         raise UserError(f"{error} Train the run again with --overwrite.") from error
     return row
@@ -197,12 +230,16 @@ def _check_files(folder: Path) -> None:
     while True:
         listing = (folder / _FILES).read_bytes()
         try:
-            for name, entry in read_json(folder / _FILES, dict).items():
+            files = read_json(folder / _FILES, dict)
+            there = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+            if unnamed := there - {*files, _FILES}:
+                raise UserError(f"{_FILES} should name {min(unnamed)}")
+            for name, entry in files.items():
                 path = folder / name
                 if path.stat().st_size != entry["bytes"] or sha256(path) != entry["sha256"]:
                     raise UserError(f"{name} differs from its checksum")
             return
-        except (OSError, UserError):
+        except (OSError, TypeError, UserError):
             # Training may have saved a better one meanwhile.
             if listing == (folder / _FILES).read_bytes():
                 raise
