@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from ..common.files import read_json
+from ..common.json_shapes import check_shape
 from ..errors import UserError
 from .features import (
     BELONGINGS,
@@ -58,6 +59,27 @@ _LAYOUT = (
     ),
     *(f"{split}/history_lengths.npy" for split in SPLITS[1:]),
 )
+
+
+# What is read of a manifest, where it is there. Features are checked where they are read.
+_COUNTS = (
+    "rows unwanted_rows bad_rows duplicates users items interactions filtered_users filtered_items "
+    "filtered_interactions users_not_in_train items_not_in_train held_out_items "
+    "held_out_interactions"
+)
+_MANIFEST_SHAPE = {
+    "source": str,
+    "order": str,
+    "inputs": [{"path": str}],
+    "config": dict,
+    "files": {"*": {"bytes": int, "sha256": str}},
+    "statistics": {
+        **dict.fromkeys(_COUNTS.split(), int),
+        "splits": {"*": {"*": int}},
+        "bad_rows_by_kind": [{"file": str, "kind": str, "rows": int, "first_lines": list}],
+        "side_tables": {"*": {"file": str, "*": int}},
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -132,6 +154,7 @@ class PreparedData:
             raise UserError(
                 f"{path} should have format version {FORMAT_VERSION}. Received: {version}. {REMEDY}"
             )
+        check_shape(path / MANIFEST, manifest, _MANIFEST_SHAPE, REMEDY)
         _check_sizes(path, manifest)
         counts = map_array(path / "item_counts.npy", np.int64)
         data = cls(path, manifest, counts)
@@ -197,8 +220,6 @@ class PreparedData:
 
 def _check_sizes(path: Path, manifest: Mapping[str, Any]) -> None:
     files = manifest["files"]
-    if not isinstance(files, dict) or not all(isinstance(entry, dict) for entry in files.values()):
-        raise UserError(f"{path / MANIFEST} should list `files` by name. {REMEDY}")
     specs = (read_specs(path, manifest, of, vocabularies=False) for of in BELONGINGS)
     for name in (*_LAYOUT, *(file for group in specs for file in required_files(group, SPLITS))):
         if name not in files:

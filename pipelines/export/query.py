@@ -12,6 +12,7 @@ from typing import Any
 
 from .. import cli
 from ..common.files import read_json
+from ..common.json_shapes import check_shape
 from ..common.program import command
 from ..data.features import TIMES
 from ..errors import UserError
@@ -20,6 +21,14 @@ from ..serve.temporary import Server, temporary_server
 from .versions import newest_version
 
 _HISTORY = "history"
+# What is read of export.json, where it is there.
+_RECORD_SHAPE = {
+    "top_n": int,
+    "inputs": [str],
+    "optional_inputs": [str],
+    "features": {"*": {"kind": str}},
+    "signatures": {"*": {"inputs": {"*": str}}},
+}
 
 # A function of a signature and its inputs, a list for each, that returns its outputs.
 Ask = Callable[[str, dict[str, Any]], dict[str, Any]]
@@ -193,6 +202,11 @@ def _ask_model(
     specs = signature.structured_input_signature[1]
     tensors = {key: value for key, value in defaults.items() if key in specs}
     for key, value in inputs.items():
+        if key not in specs:
+            raise UserError(
+                f"the model should take {key}, as its export.json says. It takes: "
+                f"{', '.join(sorted(specs))}. Export it again."
+            )
         spec = specs[key]
         if spec.shape.rank != (2 if isinstance(value[0], list) else 1):
             raise UserError(
@@ -250,9 +264,9 @@ def _record(path: Path) -> dict[str, Any]:
             f"{path} is not a SavedModel that '{command('export')}' has written: it has no "
             "export.json."
         )
-    record = read_json(path / "export.json")
-    if not isinstance(record, dict) or not isinstance(record.get("top_n"), int):
-        raise UserError(f"{path / 'export.json'} should name top_n. Export the model again.")
+    record: dict[str, Any] = read_json(path / "export.json", dict)
+    check_shape(path / "export.json", record, _RECORD_SHAPE, "Export the model again.")
+    record["top_n"]  # A record without it names the file.
     return record
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from tfrs_croloss.indexes.vectors import VectorFiles
 
 from ..common.files import installed_versions, read_json
+from ..common.json_shapes import check_shape
 from ..data.features import BELONGINGS
 from ..data.prepared import PreparedData
 from ..errors import UserError
@@ -22,6 +23,14 @@ from ..runs.folder import Run
 from .embed import open_vectors
 from .new_items import embed_new_items
 from .queries import Queries, run_queries
+
+# What a model card shows of an evaluation.
+_EVALUATION_SHAPE = {
+    "split": str,
+    "exclude_history": bool,
+    "cutoffs": [int],
+    "systems": {"*": {"pairs": {"standard_errors": dict, "*": (float, None)}}},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,5 +122,6 @@ def _evaluation(exported: Run) -> dict[str, Any] | None:
     file = exported.path / "recall.json"
     if not file.is_file():
         return None
-    found = read_json(file)
+    found = read_json(file, dict)
+    check_shape(file, found, _EVALUATION_SHAPE, "Evaluate the run again.")
     return {name: found[name] for name in ("split", "exclude_history", "cutoffs", "systems")}

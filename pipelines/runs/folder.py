@@ -14,6 +14,7 @@ from typing import Any
 
 from ..common import keras_version
 from ..common.files import installed_versions, locked_file, read_json, sha256, write_json
+from ..common.json_shapes import check_shape
 from ..common.ownership import Kind, check_outside, check_replaceable
 from ..common.program import command
 from ..data.prepared import MANIFEST, PreparedData
@@ -23,6 +24,22 @@ from .settings import TrainSettings
 CONFIG = "config.json"
 RESULT = "result.json"
 LOCK = ".lock"
+
+# What is read of the two files, where it is there.
+_CONFIG_SHAPE = {
+    "settings": dict,
+    "strategy": {"name": str},
+    "data": str,
+    "data_checksum": str,
+    "keras": str,
+    "versions": dict,
+}
+_RESULT_SHAPE = {
+    "stopped": str,
+    "steps": int,
+    "seconds": float,
+    "best": {"step": int, "*": float},
+}
 
 # All that the steps write into the folder of a run.
 RUN = Kind(
@@ -71,14 +88,18 @@ class Run:
                 f"'{command('train')}' to make one."
             )
         config = read_json(path / CONFIG, dict)
-        if not isinstance(config["settings"], dict):
-            raise UserError(f"{path / CONFIG} should hold `settings` by name. Train again.")
+        check_shape(path / CONFIG, config, _CONFIG_SHAPE, "Train again.")
         return cls(path, TrainSettings.from_dict(config["settings"]), config)
 
     @property
     def result(self) -> dict[str, Any] | None:
         """The result of the run; None while it is not finished."""
-        return read_json(self.path / RESULT, dict) if (self.path / RESULT).is_file() else None
+        path = self.path / RESULT
+        if not path.is_file():
+            return None
+        result: dict[str, Any] = read_json(path, dict)
+        check_shape(path, result, _RESULT_SHAPE, "Train again.")
+        return result
 
     def open_data(self, given: str | None = None) -> PreparedData:
         """The prepared data that the run was trained on.
