@@ -178,7 +178,8 @@ def _is_valid(state: TrainingState) -> bool:
     return (
         isinstance(rows, list)
         and all(isinstance(row, dict) and row and _are_numbers(row.values()) for row in rows)
-        and (best is None or (type(best) is int and 0 <= best < len(rows)))
+        and len({frozenset(row) for row in rows}) <= 1
+        and (type(best) is int and 0 <= best < len(rows) if rows else best is None)
         and type(state.patience_used) is int
         and _are_numbers([state.patience_used, state.seconds])
         and (state.stopped is None or isinstance(state.stopped, str))
@@ -187,9 +188,11 @@ def _is_valid(state: TrainingState) -> bool:
 
 
 def _are_numbers(values: Iterable[Any]) -> bool:
-    """Whether all values are numbers, of which integers have 64 bits."""
+    """Whether all values are numbers that TensorFlow can hold."""
     return all(
-        type(value) is float or (type(value) is int and abs(value) < 2**63) for value in values
+        (type(value) is float and abs(value) <= float(tf.float32.max))
+        or (type(value) is int and abs(value) < 2**63)
+        for value in values
     )
 
 

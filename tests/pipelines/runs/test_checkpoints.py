@@ -51,9 +51,19 @@ def change(path: Path, **values: object) -> None:
     [{"step": value} for value in (None, "x", -1, 1, HUGE)]
     + [
         {"rows": value}
-        for value in (None, {}, [None], [[]], [{}], [{"loss": None}], [{"loss": HUGE}])
+        for value in (
+            None,
+            {},
+            [None],
+            [[]],
+            [{}],
+            [{"loss": None}],
+            [{"loss": HUGE}],
+            [{"loss": 1e308}],
+            [ROW, {"step": 2}],
+        )
     ]
-    + [{"best_row": value} for value in ("x", [], -1, 1, HUGE, True)]
+    + [{"best_row": value} for value in (None, "x", [], -1, 1, HUGE, True)]
     + [{"patience_used": value} for value in (None, 0.5, HUGE)]
     + [{"seconds": value} for value in (None, {}, HUGE)]
     + [
