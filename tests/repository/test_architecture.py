@@ -81,8 +81,8 @@ import tfrs_croloss.losses
 {example}
 tfrs_croloss.losses.SquaredError = SquaredError
 
-from pipelines.runs import losses
-exec({entry!r}, vars(losses))
+from pipelines.runs.losses import baselines
+exec({entry!r}, vars(baselines))
 
 from pipelines.__main__ import build_parser, main
 from pipelines.experiments import compare, tune
