@@ -291,6 +291,26 @@ def stalled_body(server, dice):
     return connection
 
 
+def long_header(server, dice):
+    connection = silent(server, dice)
+    connection.settimeout(0.2)
+    with contextlib.suppress(OSError):
+        connection.sendall(b"GET /healthz HTTP/1.1\r\n")
+        for number in range(dice.randrange(120)):
+            connection.sendall(b"name-%d: %b\r\n" % (number, b"a" * 8000))
+    return connection
+
+
+def unread_answer(server):
+    """A call whose answer nobody looks at."""
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name, request.model_spec.signature_name = "books", "mirror"
+    request.inputs["data"].CopyFrom(tf.make_tensor_proto([b"a" * 200_000]))
+    request.inputs["flip"].CopyFrom(tf.make_tensor_proto([True]))
+    call = server.channel.stream_stream("/tensorflow.serving.PredictionService/Predict")
+    return call(iter([request.SerializeToString()]), timeout=5)
+
+
 def test_floods(server, dice, seconds):
     """Thousands of connections, of which most are silent and some stall, while others ask."""
     stop, failures, waits = threading.Event(), [], []
@@ -310,16 +330,18 @@ def test_floods(server, dice, seconds):
 
     asking = threading.Thread(target=ask)
     asking.start()
-    end, open_ones = time.monotonic() + seconds, []
+    end, open_ones, unread = time.monotonic() + seconds, [], []
     never = threading.Event()
     call = server.channel.stream_unary("/tensorflow.serving.PredictionService/Predict")
     try:
         while time.monotonic() < end:
             with contextlib.suppress(OSError):
-                make = stalled_body if dice.random() < 0.1 else silent
+                make = dice.choice([stalled_body, long_header, *[silent] * 18])
                 open_ones.append(make(server, dice))
             if dice.random() < 0.02:
                 call.future(iter(lambda: never.wait(5) and b"", b""), timeout=5)
+            if dice.random() < 0.02:
+                unread.append(unread_answer(server))
             time.sleep(0.001)
             if len(open_ones) > 2500:
                 open_ones.pop(dice.randrange(len(open_ones))).close()
