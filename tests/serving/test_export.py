@@ -378,6 +378,15 @@ def test_optional_packages_are_optional(tmp_path: Path, monkeypatch: pytest.Monk
     assert scores.numpy()[0].tolist() == [1.0, 0.0]
 
 
+def test_what_servers_do_not_take_for_a_version_is_none(tmp_path: Path) -> None:
+    for name in ("1", "02", "3", str(2**63), "9" * 100):
+        (tmp_path / name).mkdir()
+    with versions.next_version(tmp_path) as number:
+        assert number == 4
+    assert versions.remove_old_versions(tmp_path, keep=1) == [1, 2]
+    assert {path.name for path in tmp_path.iterdir()} == {"3", str(2**63), "9" * 100}
+
+
 def test_versions_are_numbered_and_leftovers_removed(tmp_path: Path) -> None:
     folder = tmp_path / "m"
     (folder / "7").mkdir(parents=True)

@@ -21,18 +21,25 @@ from tfrs_croloss.serving.errors import ExportError
 
 _BUILDING = ".tmp-export-"
 _REMOVED = ".old-"
+_MAX_VERSION = 2**63 - 1
 _CAN_OPEN_FOLDERS = os.name != "nt"
 
 
 def model_versions(folder: Path) -> list[int]:
     """The version numbers in the folder of a model, ascending; empty if there is no folder."""
-    if not folder.is_dir():
-        return []
-    return sorted(
-        int(path.name)
+    return sorted(_folders(folder)) if folder.is_dir() else []
+
+
+def _folders(folder: Path) -> dict[int, Path]:
+    """The folder of each version. Servers know no numbers above an int64."""
+    return {
+        int(path.name): path
         for path in folder.iterdir()
-        if path.name.isascii() and path.name.isdecimal() and path.is_dir()
-    )
+        if path.name.isascii()
+        and path.name.isdecimal()
+        and int(path.name) <= _MAX_VERSION
+        and path.is_dir()
+    }
 
 
 def check_folder(folder: Path) -> None:
@@ -102,10 +109,11 @@ def remove_old_versions(folder: Path, keep: int) -> list[int]:
 
     Each folder is first renamed to a name that servers ignore, so that none reads half a model.
     """
-    old = model_versions(folder)[:-keep]
+    folders = _folders(folder)
+    old = sorted(folders)[:-keep]
     for version in old:
         aside = folder / f"{_REMOVED}{version}-{secrets.token_hex(8)}"
-        os.rename(folder / str(version), aside)
+        os.rename(folders[version], aside)
         _remove(aside)
     return old
 
