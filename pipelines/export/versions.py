@@ -33,9 +33,9 @@ def newest_version(folder: Path) -> Path:
     Raises:
       UserError: there is none.
     """
-    versions = model_versions(folder)
+    versions = version_folders(folder) if folder.is_dir() else {}
     if not versions:
         raise UserError(
             f"--model {folder} has no version of a model. Run '{command('export')}' first."
         )
-    return folder / str(versions[-1])
+    return versions[max(versions)]
