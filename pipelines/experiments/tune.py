@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,9 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pruner",
         choices=PRUNERS,
         default="halving",
-        help="which trials end early: those outside the best third of all trials at the first "
-        "validation, or after 3, 9, ... times as many steps (halving); those that fall behind the "
-        "median of the others (median); or none (%(default)s)",
+        help="which trials end early: those outside the best third of all trials after about a "
+        "ninth of the steps, and again after a third (halving); those that fall behind the median "
+        "of the others (median); or none (%(default)s)",
     )
     parser.add_argument(
         "--seed",
@@ -315,11 +316,25 @@ def drawing(trial: Any) -> Draw:
 def _pruner(optuna: Any, name: str, base: TrainSettings) -> Any:
     if name == "halving":
         return optuna.pruners.SuccessiveHalvingPruner(
-            min_resource=base.steps_per_epoch or "auto", reduction_factor=_HALVING_FACTOR
+            min_resource=first_cut(base) or "auto", reduction_factor=_HALVING_FACTOR
         )
     if name == "median":
         return optuna.pruners.MedianPruner(n_startup_trials=_STARTUP_TRIALS)
     return optuna.pruners.NopPruner()
+
+
+def first_cut(base: TrainSettings) -> int | None:
+    """The step at which halving first cuts trials: a validation after a ninth of all steps.
+
+    A first validation of many says little: it prefers what learns fast to what learns well.
+
+    >>> first_cut(TrainSettings(max_steps=1_700, steps_per_epoch=170))
+    340
+    """
+    if not base.max_steps or not base.steps_per_epoch:
+        return None
+    share = base.max_steps / _HALVING_FACTOR**2
+    return max(math.ceil(share / base.steps_per_epoch), 1) * base.steps_per_epoch
 
 
 def check_same_search(

@@ -147,7 +147,7 @@ _EASINGS = Range(0.005, 0.08, logarithmic=True)
 
 def _of_family(loss: str, kernel: str, **first: float) -> Contestant:
     spaces = {"alpha": Range(0.6, 1.8), "easing": _EASINGS}
-    space = {name: spaces[name] for name in first}
+    space = {name: spaces[name] for name in first if name in spaces}
     return Contestant(loss, {"kernel": kernel}, space, first=first)
 
 
@@ -190,7 +190,7 @@ LOSSES.update(
                 "lambda-exponential": _of_family("lambda", "exponential", alpha=1.4),
                 "lambda-softplus-eased": _of_family("lambda", "softplus", alpha=1.2, easing=0.03),
                 "lambda-exponential-eased": _of_family(
-                    "lambda", "exponential", alpha=1.4, easing=0.03
+                    "lambda", "exponential", alpha=1.4, easing=0.03, temperature=0.25
                 ),
                 "lambda-sized": Contestant(
                     "lambda", space={"kernel": Choice(("softplus", "exponential"))}, sized=True

@@ -31,7 +31,8 @@ class Contestant:
       options: settings with the same value in every trial.
       space: search spaces of the settings that are tuned beside the temperature.
       sized: whether ``retrieval_size`` is the N of the Recall@N that decides.
-      first: settings of the first trial, where a paper or an earlier experiment suggests some.
+      first: settings of the first trial, the temperature among them, where a paper or an earlier
+        experiment suggests some.
     """
 
     loss: str

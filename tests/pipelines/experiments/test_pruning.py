@@ -66,7 +66,7 @@ def test_halving_spends_a_fraction_of_the_steps_and_finishes_the_best(tmp_path: 
         steps[pruner] = runner.steps
         best[pruner] = min(abs(temperature - 0.2) for temperature in runner.finished)
     assert steps["none"] == 18 * 2_700
-    # Of the rungs at 100, 300, 900 and 2,700 steps, each lets the best third of the trials pass.
+    # Of the cuts at 300 and 900 steps, each lets the best third of the trials pass.
     assert steps["halving"] < 0.5 * steps["none"]
     assert steps["median"] < steps["none"]
     assert best["halving"] < 0.05

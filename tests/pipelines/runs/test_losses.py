@@ -11,6 +11,7 @@ import pytest
 
 from pipelines.__main__ import build_parser
 from pipelines.errors import UserError
+from pipelines.experiments.protocols import PROTOCOLS
 from pipelines.runs.build import build_loss
 from pipelines.runs.losses import GROUPS, LOSSES, contestants, loss_options
 from pipelines.runs.settings import TrainSettings
@@ -281,7 +282,8 @@ def test_the_first_trial_has_values_of_the_search_spaces() -> None:
     """Optuna would draw any other value anew, without a word."""
     found = [one for one in contestants().values() if one.first]
     assert {one.loss for one in found} >= {"lambda", "sl_at_k"}
+    shared = {"temperature": PROTOCOLS["leaderboard"].temperatures}
     for contestant in found:
         for name, value in contestant.first.items():
-            space = contestant.space[name]
+            space = {**contestant.space, **shared}[name]
             assert not isinstance(space, Choice) and space.low <= value <= space.high
