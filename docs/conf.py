@@ -52,7 +52,7 @@ repository_pages = {
             "beauty-compare",
             "cds-compare",
             "cds-sizes",
-            "health-compare",
+            "health-leaderboard",
             "health-sizes",
             "ml-100k-features",
         )
