@@ -122,9 +122,10 @@ PROTOCOLS = {
         inputs=("{name}",),
         expected="a folder {name} of train and test files, as --source presplit reads them",
         settings=factorization_settings,
-        temperatures=Range(0.05, 0.5, logarithmic=True),
+        # Few trials find little in wide ranges: these are around the published settings.
+        temperatures=Range(0.1, 0.4, logarithmic=True),
         temperature=0.2,
-        rates=Range(0.05, 1.0, logarithmic=True),
+        rates=Range(0.3, 3.0, logarithmic=True),
     ),
     "sequences": Protocol(
         prepare=(
