@@ -248,9 +248,12 @@ class Board:
             search = Search(optuna, runner, base, draw, storage)
             if self.options.train:
                 print(f"{self.name}, {name}: {self.options.trials} trials", flush=True)
-                # The published settings come first.
-                first = {"temperature": protocol.temperature, "learning_rate": base.learning_rate}
-                search.enqueue({**first, **contestant.first})
+                # The published settings come first, then the same with twice the learning rate:
+                # training is shorter than the published one.
+                first = {"temperature": protocol.temperature, **contestant.first}
+                search.enqueue(
+                    *({**first, "learning_rate": times * base.learning_rate} for times in (1, 2))
+                )
                 search.run(self.options.trials)
             elif len(search.finished()) < self.options.trials:
                 raise UserError(

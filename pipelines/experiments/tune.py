@@ -167,10 +167,11 @@ class Search:
         seed = (base.seed + len(self._study.trials)) % 2**32
         self._study.sampler = optuna.samplers.TPESampler(seed=seed)
 
-    def enqueue(self, values: dict[str, Any]) -> None:
-        """Lets the first trial of the study have these values; the others are drawn."""
+    def enqueue(self, *trials: dict[str, Any]) -> None:
+        """Lets the first trials of the study have these values; the others are drawn."""
         if not self._study.get_trials(deepcopy=False):
-            self._study.enqueue_trial(values)
+            for values in trials:
+                self._study.enqueue_trial(values)
 
     def run(self, num_trials: int) -> None:
         """Runs trials until ``num_trials`` have ended."""

@@ -190,7 +190,7 @@ LOSSES.update(
                 "lambda-exponential": _of_family("lambda", "exponential", alpha=1.4),
                 "lambda-softplus-eased": _of_family("lambda", "softplus", alpha=1.2, easing=0.03),
                 "lambda-exponential-eased": _of_family(
-                    "lambda", "exponential", alpha=1.4, easing=0.03, temperature=0.25
+                    "lambda", "exponential", alpha=1.4, easing=0.03
                 ),
                 "lambda-sized": Contestant(
                     "lambda", space={"kernel": Choice(("softplus", "exponential"))}, sized=True
