@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from .cli import Parser
 from .common import console, keras_version
 from .common.failures import explain, report
 from .common.program import PROGRAM
@@ -45,7 +46,7 @@ def build_parser(step: str | None) -> argparse.ArgumentParser:
     Raises:
       ModuleNotFoundError: the step's module, or a package that it needs, is not installed.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=PROGRAM,
         description="From a raw interaction log to a retrieval model that can be served.",
         epilog=f"'{PROGRAM} STEP --help' explains one step.",
@@ -72,13 +73,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Args:
       argv: arguments after the program's name; by default those of the process, whose console is
-        then kept quiet unless ``--verbose`` is among them.
+        then kept quiet unless ``--verbose`` is among them. Without any, the steps are listed.
 
     Returns:
       The exit code: 0, 2 after an error, 130 after an interruption, 138 when another process
       of the cluster is gone and all of them should be restarted.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     step = next((argument for argument in arguments if not argument.startswith("-")), None)
     is_quiet = argv is None and console.is_quiet(arguments)
     if is_quiet:

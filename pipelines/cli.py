@@ -1,4 +1,4 @@
-"""Types of command-line arguments, and options that several steps take.
+"""The parser, types of command-line arguments, and options that several steps take.
 
 A value that does not fit its type is an error that says what is required.
 """
@@ -6,8 +6,17 @@ A value that does not fit its type is an error that says what is required.
 from __future__ import annotations
 
 import argparse
+from typing import NoReturn
 
 SEPARATORS = {"tab": "\t", r"\t": "\t", "space": " ", "comma": ","}
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, as those of the steps are, without all the options."""
+
+    def error(self, message: str) -> NoReturn:
+        """Prints the message, and ends the program with exit code 2."""
+        self.exit(2, f"error: {message}. '{self.prog} --help' lists the options.\n")
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:

@@ -27,6 +27,7 @@ import numpy as np
 
 from ..common.files import read_json
 from ..common.json_shapes import check_shape
+from ..common.program import command
 from ..errors import UserError
 from .features import (
     BELONGINGS,
@@ -146,6 +147,8 @@ class PreparedData:
           UserError: the folder is missing, incomplete, damaged, or of another format version.
         """
         path = Path(path)
+        if not path.exists():
+            raise UserError(f"{path} does not exist. Run '{command('prepare')}' to create it.")
         if not (path / MANIFEST).is_file():
             raise UserError(f"{path} is not a folder of prepared data: no {MANIFEST}. {REMEDY}")
         manifest = read_json(path / MANIFEST, dict)

@@ -99,7 +99,12 @@ def _is_in_use(out: Path) -> bool:
 def print_summary(manifest: dict[str, Any], out: Path) -> None:
     """Prints the statistics in ``manifest`` and the command to run next."""
     statistics = manifest["statistics"]
-    print(f"\n{out}: {statistics['items']:,} items, order by {manifest['order']}\n")
+    has_time = manifest["order"] == "time"
+    order = "sorted by time" if has_time else "in the order of the file"
+    print(f"\n{out}: {statistics['items']:,} items, interactions {order}\n")
+    may_have_time = manifest["source"] in ("csv", "tsv", "parquet")
+    if may_have_time and not has_time and manifest["config"]["time_column"] is None:
+        print("note: no time column was found. If the file has one, name it with --time-column.\n")
     print(
         f"{'':8}{'users':>12}{'interactions':>15}{'targets':>12}{'cold':>10}{'repeated':>10}"
         f"{'dropped users':>16}"

@@ -82,6 +82,8 @@ class Run:
     def load(cls, path: str | os.PathLike[str]) -> Run:
         """Opens the folder of a run."""
         path = Path(path)
+        if not path.exists():
+            raise UserError(f"{path} does not exist. Run '{command('train')}' to create it.")
         if not (path / CONFIG).is_file():
             raise UserError(
                 f"{path} is not the folder of a training run: no {CONFIG}. Run "

@@ -40,8 +40,9 @@ def step(monkeypatch):
     return install
 
 
-def test_help_lists_the_steps():
-    result = run("--help")
+@pytest.mark.parametrize("arguments", [["--help"], []])
+def test_help_lists_the_steps(arguments):
+    result = run(*arguments)
     assert result.returncode == 0
     for name in ("synthesize", "prepare", "train", "evaluate", "export", "query"):
         assert re.search(rf"^ +{name}( |$)", result.stdout, re.MULTILINE)
@@ -153,10 +154,20 @@ def test_a_step_that_is_not_there_does_not_break_the_others(step, monkeypatch, c
     assert "pipelines.no_such_module" in capsys.readouterr().err
 
 
-def test_unknown_step():
-    result = run("no-such-step")
-    assert result.returncode == 2
-    assert "invalid choice" in result.stderr
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        (["no-such-step"], "invalid choice: 'no-such-step'"),
+        (["synthesize", "--out", "x.csv", "--users", "many"], "Received: 'many'"),
+        (["synthesize"], "the following arguments are required: --out"),
+    ],
+)
+def test_mistakes_in_the_command_are_one_line(arguments, expected, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    printed = capsys.readouterr().err
+    assert stop.value.code == 2 and printed.count("\n") == 1
+    assert printed.startswith("error: ") and expected in printed and "--help' lists" in printed
 
 
 def test_error_exit_code_of_the_process(tmp_path):

@@ -148,11 +148,19 @@ def _choose_columns(
     time_name = options.time_column or defaults[2]
     if time_name == "none" or (options.time_column is None and time_name not in names):
         time_name = None
-    indices = []
-    for option, name in (("user", user_name), ("item", item_name), ("time", time_name)):
-        if name is None:
-            continue
-        indices.append(find_column(path, name, names, has_header, f"--{option}-column"))
+    chosen = {"--user-column": user_name, "--item-column": item_name}
+    if time_name is not None:
+        chosen["--time-column"] = time_name
+    absent = [option for option, name in chosen.items() if name not in names]
+    if has_header and len(absent) > 1:
+        raise UserError(
+            f"{path}: the columns {' and '.join(repr(chosen[option]) for option in absent)} are "
+            f"not in the file. Its columns are {', '.join(names)}. Set {' and '.join(absent)}, and "
+            "--no-header if the first line is data."
+        )
+    indices = [
+        find_column(path, name, names, has_header, option) for option, name in chosen.items()
+    ]
     return indices[0], indices[1], indices[2] if len(indices) == 3 else None
 
 

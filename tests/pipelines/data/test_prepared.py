@@ -94,6 +94,11 @@ def test_any_manifest(folder: Path, content: str) -> None:
         PreparedData.load(folder)
 
 
+def test_a_folder_that_does_not_exist(folder: Path) -> None:
+    with pytest.raises(UserError, match="missing does not exist. Run .* prepare' to create it"):
+        PreparedData.load(folder / "missing")
+
+
 def test_an_array_that_is_no_array(folder: Path) -> None:
     (folder / "train/items.npy").write_bytes(b"x" * 3)
     list_again(folder)

@@ -175,6 +175,8 @@ def test_what_cannot_be_evaluated_is_one_line(
 ) -> None:
     assert main(["evaluate", "--run", str(tmp_path)]) == 2
     assert "is not the folder of a training run" in capsys.readouterr().err
+    assert main(["evaluate", "--run", str(tmp_path / "missing")]) == 2
+    assert "missing does not exist. Run 'python -m" in capsys.readouterr().err
     for options, message in (
         (["--replicas", "2"], "--replicas should come with --strategy mirrored"),
         (

@@ -220,6 +220,11 @@ def test_parquet_rows(tmp_path, capsys):
             b"who,item,time\na,x,1\n",
             "column 'user' is not in the file. Its columns are who, item, time",
         ),
+        (
+            b"who,what,time\na,x,1\n",
+            "columns 'user' and 'item' are not in the file. Its columns are who, what, time. "
+            "Set --user-column and --item-column",
+        ),
         (b"user,user,item\na,b,x\n", "column 'user' appears more than once"),
         (b"user;item;time\na;x;1\n", "--separator"),
         ((HEADER + text_of(LOG)).encode("utf-16"), "iconv"),
@@ -231,6 +236,7 @@ def test_parquet_rows(tmp_path, capsys):
         "blank",
         "header only",
         "no column",
+        "no columns",
         "twice",
         "separator",
         "UTF-16",

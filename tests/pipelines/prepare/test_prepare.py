@@ -112,13 +112,17 @@ def test_one_round_of_filters_is_not_the_core():
     assert len(oracle.filter_log(log, 15, 18, core=True)) < len(once) < len(log)
 
 
-def test_without_times_the_order_of_the_file_counts(tmp_path):
+def test_without_times_the_order_of_the_file_counts(tmp_path, capsys):
     log = [(user, item, place) for place, (user, item, _) in enumerate(make_log())]
     path = tmp_path / "events.csv"
     path.write_text("item,user\n" + "".join(f"{item},{user}\n" for user, item, _ in log))
     assert prepare("--source", "csv", "--input", path, "--out", tmp_path / "out") == 0
     assert content(tmp_path / "out") == oracle.prepare(log)
     assert PreparedData.load(tmp_path / "out").manifest["order"] == "order of the file"
+    assert "no time column was found" in capsys.readouterr().out
+    options = ["--time-column", "none", "--out", tmp_path / "on purpose"]
+    assert prepare("--source", "csv", "--input", path, *options) == 0
+    assert "no time column" not in capsys.readouterr().out
 
 
 def test_file_order_breaks_ties_in_a_file_of_many_row_groups(tmp_path):
