@@ -29,6 +29,7 @@ release = version = tfrs_croloss.__version__
 repository_url = _urls["Source"]
 
 extensions = [
+    "constructors",
     "mathml",
     "myst_nb",
     "repository_pages",

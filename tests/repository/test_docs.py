@@ -236,6 +236,9 @@ def test_the_site_builds_without_warnings(tmp_path):
         assert not [one for one in fetched if "http" in one], path.name
     losses = html[site / "guide" / "losses.html"]
     assert "<math" in losses and "W_\\alpha" not in losses
+    # Constructors are shown with their arguments.
+    reference = re.sub(r"<[^>]+>", "", html[site / "api" / "losses.html"])
+    assert "tfrs_croloss.losses.CROLoss(alpha=1.0, kernel=" in reference
     # Every public name has its entry; a kernel has it in its own module.
     for package in ("losses", "tasks", "metrics", "models", "indexes", "serving"):
         page = html[site / "api" / f"{package}.html"]
