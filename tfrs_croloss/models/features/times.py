@@ -103,7 +103,8 @@ class AgeFeature(_Time):
     Attributes:
       name: name of the input column.
       until: seconds since 1970 that the age is counted to, such as the end of the training data.
-      mean, deviation: mean and standard deviation of the logarithms.
+      mean: mean of the logarithms.
+      deviation: standard deviation of the logarithms.
       dim: size of the vector.
     """
 
