@@ -22,12 +22,12 @@ ALPHAS = (0.0, 0.6, 1.0, 1.4, 2.0)
 # Distinct for readers who do not see all colours, in this order.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")
 
-# From the top; each layer imports from those below it.
+# From the top; each layer imports from those below it, and a step also from those left of it.
 LAYERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "pipelines: the steps",
         "#fde9d9",
-        ("prepare", "train", "evaluate", "embed, export, query", "serve", "experiments"),
+        ("prepare", "train", "evaluate", "experiments", "embed, export", "serve", "query"),
     ),
     ("pipelines: shared", "#fdf4e3", ("runs", "data", "common")),
     ("tfrs_croloss: whole models", "#d6ebf5", ("models", "serving")),
@@ -147,7 +147,7 @@ def draw_layers(axes: plt.Axes) -> None:
                 )
             )
             text = name.replace(" and ", "\nand ").replace(" Recommenders", "\nRecommenders")
-            text = text.replace(" or ", "\nor ").replace(", query", ",\nquery")
+            text = text.replace(" or ", "\nor ").replace(", export", ",\nexport")
             axes.text(left + each / 2, bottom + height / 2, text, ha="center", va="center")
     axes.set(xlim=(-0.05, width + 0.1), ylim=(-0.15, 1.25 * len(LAYERS)))
     axes.axis("off")

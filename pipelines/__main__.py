@@ -29,7 +29,7 @@ STEPS: dict[str, tuple[str, str]] = {
     "evaluate": (".evaluate", "measure exact Recall@N of a trained model"),
     "embed": (".export.embed", "write the item vectors of a large catalogue in shards"),
     "export": (".export", "write a trained model as a SavedModel for serving"),
-    "query": (".export.query", "ask an exported model for recommendations"),
+    "query": (".query", "ask an exported model for recommendations"),
     "reproduce": (".experiments.reproduce", "reproduce the paper's tables and figures"),
     "compare": (".experiments.compare", "compare losses on equal terms"),
     "tune": (".experiments.tune", "search for the best loss and its settings"),

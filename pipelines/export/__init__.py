@@ -1,8 +1,8 @@
 """Step ``export``: writes a run's best weights as a SavedModel for servers.
 
 ``publish`` builds the index and writes the next version of a model, with its card; ``engines``
-writes vectors for other search engines. ``source`` loads the run for both. ``embed`` (item
-vectors of a large catalogue) and ``query`` (asks a model for items) are steps as well.
+writes vectors for other search engines. ``source`` loads the run for both. ``embed``, which
+writes the item vectors of a large catalogue, is a step as well.
 """
 
 from __future__ import annotations

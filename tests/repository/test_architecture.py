@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 import numpy as np
@@ -11,6 +12,26 @@ import tensorflow as tf
 from tests.support.processes import ROOT, python_output
 from tfrs_croloss.losses import kernels
 from tfrs_croloss.losses._chunk_sums import has_fast_form
+
+# Each folder imports from those before it.
+FOLDERS = {
+    "tfrs_croloss": [
+        ["losses"],
+        ["tasks", "metrics", "memory", "optimizers", "indexes"],
+        ["models", "serving"],
+    ],
+    "pipelines": [
+        ["common"],
+        ["data"],
+        ["runs"],
+        ["synthesize", "prepare"],
+        ["train"],
+        ["evaluate"],
+        ["experiments", "export"],
+        ["serve"],
+        ["query"],
+    ],
+}
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
@@ -25,6 +46,36 @@ def page():
         exec(compile(block, f"docs/architecture.md, block {number}", "exec"), names)
     yield names
     del kernels.NAMED["smooth_hinge"]
+
+
+@pytest.mark.parametrize("package", FOLDERS)
+def test_imports_run_downwards(package):
+    places = {name: place for place, names in enumerate(FOLDERS[package]) for name in names}
+    files = list((ROOT / package).glob("*/**/*.py"))
+    assert {file.relative_to(ROOT / package).parts[0] for file in files} <= set(places)
+    checked = 0
+    for file in (*files, *(ROOT / package / f"{name}.py" for name in ("memory", "optimizers"))):
+        if not file.exists():
+            continue
+        folder = file.relative_to(ROOT / package).with_suffix("").parts[0]
+        for imported in _imported(file, package):
+            if imported in places and imported != folder:
+                checked += 1
+                assert places[imported] < places[folder], f"{file} imports {imported}"
+    assert checked > 20
+
+
+def _imported(file, package):
+    """The folders of the package that a file imports from."""
+    parents = file.relative_to(ROOT).parts[:-1]
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            base = list(parents[: len(parents) - node.level + 1]) if node.level else []
+            path = base + (node.module.split(".") if node.module else [])
+            for alias in node.names:
+                full = [*path, alias.name]
+                if full[0] == package:
+                    yield full[1]
 
 
 def test_the_kernel_is_fast_and_gives_the_numbers_of_the_readable_form(page):

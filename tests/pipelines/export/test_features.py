@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from pipelines.common.files import read_json
 from pipelines.errors import UserError
-from pipelines.export.query import _features
+from pipelines.query import _features
 from tests.support.processes import run_step
 from tests.support.server_process import Server
 

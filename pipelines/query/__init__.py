@@ -18,7 +18,7 @@ from ..data.features import TIMES
 from ..errors import UserError
 from ..prepare.rows.values import DATE, parse_time, time_form
 from ..serve.temporary import Server, temporary_server
-from .versions import newest_version
+from ..export.versions import newest_version
 
 _HISTORY = "history"
 # What is read of export.json, where it is there.
@@ -175,7 +175,7 @@ def _asking(over_rest: bool, path: Path, record: dict[str, Any]) -> Iterator[Ask
         print("\nthe server has stopped")
         return
     # Imported here, since '--help', a wrong folder and a server need no TensorFlow.
-    from .loading import load_model
+    from ..export.loading import load_model
 
     loaded = load_model(path)
     defaults = loaded.defaults() if record.get("optional_inputs") else {}
