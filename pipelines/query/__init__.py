@@ -16,9 +16,9 @@ from ..common.json_shapes import check_shape
 from ..common.program import command
 from ..data.features import TIMES
 from ..errors import UserError
+from ..export.versions import newest_version
 from ..prepare.rows.values import DATE, parse_time, time_form
 from ..serve.temporary import Server, temporary_server
-from ..export.versions import newest_version
 
 _HISTORY = "history"
 # What is read of export.json, where it is there.

@@ -13,8 +13,8 @@ from pipelines.common.files import read_json
 from pipelines.common.json_shapes import check_shape
 from pipelines.data.prepared import PreparedData
 from pipelines.errors import UserError
-from pipelines.query import _record
 from pipelines.export.source import _evaluation
+from pipelines.query import _record
 from pipelines.runs.folder import Run, open_run
 from pipelines.runs.settings import TrainSettings
 
