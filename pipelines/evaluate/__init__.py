@@ -85,14 +85,14 @@ def run(args: argparse.Namespace) -> None:
     distribution.check_replicas(args.strategy, args.replicas)
     if args.exclude_validation and (args.split != "test" or not args.exclude_history):
         raise UserError(
-            "--exclude-validation should come with --split test and --exclude-history. Received: "
+            "--exclude-validation requires --split test and --exclude-history. Received: "
             f"--split {args.split}, history "
             f"{'excluded' if args.exclude_history else 'not excluded'}. Add --exclude-history."
         )
     trained = [name for name in args.baselines if name in TRAINED_BASELINES]
     if trained and args.strategy != "none":
         raise UserError(
-            "--baselines that have to be trained should come without --strategy. Received: "
+            "--baselines that have to be trained cannot be combined with --strategy. Received: "
             f"{' '.join(trained)} and {args.strategy}. Leave one of the two out."
         )
     evaluated = Run.load(args.run_folder)

@@ -252,8 +252,9 @@ class Comparison:
         results = self._runner.results(trials)
         if None in results:
             raise UserError(
-                f"--report-only should find the search finished. {results.count(None)} of its "
-                f"{len(results)} runs are missing in {self._runner.folder}. Leave it out."
+                f"--report-only requires a finished search, but {results.count(None)} of its "
+                f"{len(results)} runs are missing in {self._runner.folder}. Run the command "
+                "without it."
             )
         found = [result for result in results if result is not None]
         chosen = self._choose(found)

@@ -257,8 +257,9 @@ class Board:
                 search.run(self.options.trials)
             elif len(search.finished()) < self.options.trials:
                 raise UserError(
-                    f"--report-only should find the search of {name} on {self.name} finished. "
-                    f"{len(search.finished())} of {self.options.trials} trials are. Leave it out."
+                    f"--report-only requires a finished search, but for {name} on {self.name} only "
+                    f"{len(search.finished())} of {self.options.trials} trials are finished. Run "
+                    "the command without it."
                 )
             self.budgets[name] = search.budget()
             return search.finish(str(self.data.path))

@@ -136,8 +136,8 @@ def run(args: argparse.Namespace) -> None:
             continue
         if set(args.table) != {table}:
             raise UserError(
-                f"--table {table} should come alone, since its data are not prepared. "
-                f"Received: {' '.join(args.table)}. Run the other tables by themselves."
+                f"--table {table} cannot be combined with other tables, since its data are not "
+                f"prepared. Received: {' '.join(args.table)}. Run the other tables by themselves."
             )
         from .leaderboard import run_leaderboard
 

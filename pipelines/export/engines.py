@@ -14,7 +14,8 @@ def export_vectors(args: argparse.Namespace) -> None:
     """Writes the next version of ``--out``, with the options of the step."""
     if args.index is not None:
         raise UserError(
-            "--index should not come with --vectors, which writes no index. Leave one of them out."
+            "--index cannot be combined with --vectors, which writes no index. Leave out one of "
+            "the two."
         )
     source = load_source(args)
     queries = source.queries

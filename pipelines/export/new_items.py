@@ -36,11 +36,11 @@ def embed_new_items(
     option = f"--new-items {args.new_items}"
     if not features.item:
         raise UserError(
-            f"{option} should come with a run that has item features, from which new items are "
+            f"{option} requires a run with item features, from which new items are "
             "embedded. Received: a run without. Prepare the data with --item-features, and train."
         )
     if args.embedded:
-        raise UserError(f"{option} should come without --embedded. Leave one of the two out.")
+        raise UserError(f"{option} cannot be combined with --embedded. Leave one of the two out.")
     prepared = data.features("item")
     specs = [prepared[name] for name in features.item]
     config = data.manifest["config"]

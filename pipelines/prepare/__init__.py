@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"--source {args.source} needs --input. Pass the file or folder to read.")
     if args.split_at is not None and args.split != TIME:
         raise UserError(
-            "--split-at should come with --split time. Received: --split "
+            "--split-at requires --split time. Received: --split "
             f"{args.split if _is_cut(args) else ':'.join(map(str, args.split))}. Leave one out."
         )
     requests = feature_options.requests(args)
@@ -251,7 +251,7 @@ def _cut(args: argparse.Namespace, source: Source) -> splits.Cut | None:
         return None
     if source.split != SPLIT_USERS:
         raise UserError(
-            f"--split {args.split} should have a log that is not split yet. Received: --source "
+            f"--split {args.split} requires a log that is not split yet. Received: --source "
             f"{args.source}, whose files are the splits. Leave --split out, or read the files as "
             "one log with --source csv or tsv."
         )

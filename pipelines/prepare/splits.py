@@ -77,7 +77,7 @@ def time_points(texts: Sequence[str], readers: Sequence[Reader]) -> tuple[Point,
     """
     if not readers[0].has_time:
         raise UserError(
-            "--split time should have a log with times. Received: one whose rows are in order, "
+            "--split time requires a log with times. Received: one whose rows are in order, "
             "without times. Set --time-column, or use --split leave-one-out."
         )
     first, second = (_point(text, readers) for text in texts)

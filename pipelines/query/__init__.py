@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> None:
     """Prints the items that the model recommends."""
     path = newest_version(Path(args.model))
     if args.exclude_history and args.history is None:
-        raise UserError("--exclude-history should come with --history. Leave it out with --user.")
+        raise UserError("--exclude-history requires --history. Leave it out with --user.")
     record = _record(path)
     limit = int(record["top_n"])
     if args.top_n > limit:

@@ -184,7 +184,7 @@ def check_replicas(name: str, replicas: int | None) -> None:
     """
     if replicas is not None and name != "mirrored":
         raise UserError(
-            f"--replicas should come with --strategy mirrored. Received: --strategy {name}. The "
+            f"--replicas requires --strategy mirrored. Received: --strategy {name}. The "
             "other strategies use all devices of the machines in TF_CONFIG; leave it out."
         )
 
@@ -199,12 +199,12 @@ def check(settings: TrainSettings, name: str, replicas: int | None) -> None:
     if name == "parameter-server":
         if settings.optimizer == "adam":
             raise UserError(
-                "--strategy parameter-server should come with --optimizer lazy-adam or auto. "
+                "--strategy parameter-server requires --optimizer lazy-adam or auto. "
                 "Received: adam, which diverges when asynchronous workers update whole tables."
             )
         if settings.mixed_precision:
             raise UserError(
-                "--strategy parameter-server should come without --mixed-precision, whose loss "
+                "--strategy parameter-server cannot be combined with --mixed-precision, whose loss "
                 "scale asynchronous workers cannot share. Leave it out."
             )
     several = name in ("multi-worker", "parameter-server") or (replicas or 1) > 1
@@ -263,7 +263,7 @@ def read_task(strategy: str, text: str | None) -> Task:
     def require(fulfilled: bool, received: str) -> None:
         if not fulfilled:
             raise UserError(
-                f"--strategy {strategy} should have the environment variable TF_CONFIG on every "
+                f"--strategy {strategy} requires the environment variable TF_CONFIG on every "
                 f"machine, such as {_EXAMPLES[strategy]}. Received: {received}."
             )
 

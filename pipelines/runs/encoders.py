@@ -41,7 +41,7 @@ def settled(settings: TrainSettings, options: Mapping[str, Option]) -> dict[str,
         value = getattr(settings, name)
         if not has_transformer(settings) and value != options[name].default:
             raise UserError(
-                f"{dashed(name)} should come with --tower history --encoder {TRANSFORMER}. "
+                f"{dashed(name)} requires --tower history --encoder {TRANSFORMER}. "
                 f"Received: {value!r} with --tower {settings.tower} --encoder {settings.encoder}. "
                 "Leave it out."
             )
@@ -51,12 +51,12 @@ def settled(settings: TrainSettings, options: Mapping[str, Option]) -> dict[str,
         )
     if settings.positions == "sequences" and settings.tower != "history":
         raise UserError(
-            "--positions sequences should come with --tower history. Received: --tower "
+            "--positions sequences requires --tower history. Received: --tower "
             f"{settings.tower}, whose users have one vector for all positions. Use --positions all."
         )
     if settings.positions == "sequences" and settings.min_history < 1:
         raise UserError(
-            "--positions sequences should have --min-history of at least 1, since the query of a "
+            "--positions sequences requires --min-history of at least 1, since the query of a "
             f"position begins with an item. Received: {settings.min_history}."
         )
     return {"positions": default_positions(settings)} if settings.positions is None else {}

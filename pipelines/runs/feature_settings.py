@@ -100,7 +100,7 @@ def check(settings: TrainSettings) -> None:
         if value not in ((), ALL, NONE):
             shown = " ".join(map(str, value)) if isinstance(value, tuple) else value
             raise UserError(
-                f"{dashed(name)} should come with --tower history. Received: {shown} with --tower "
+                f"{dashed(name)} requires --tower history. Received: {shown} with --tower "
                 f"{settings.tower}, which has a vector for each user and nothing else. Use --tower "
                 "history, or leave it out."
             )

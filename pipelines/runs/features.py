@@ -106,7 +106,7 @@ def run_features(settings: TrainSettings, data: PreparedData) -> RunFeatures:
         prepared = [f"--{of}-features {NONE}" for of in BELONGINGS if chosen[of]]
         if prepared:
             raise UserError(
-                f"--tower {settings.tower} should come without side features, since it has a "
+                f"--tower {settings.tower} cannot be combined with side features, since it has a "
                 f"vector for each user and nothing else. Received: {data.path}, which has some. "
                 f"Pass {' '.join(prepared)}, or use --tower history."
             )

@@ -61,9 +61,9 @@ def with_validation(users: EvaluationInput, data: PreparedData) -> EvaluationInp
     found = [places.get(name) for name in data.split("test").user_ids()[: len(users.histories)]]
     if all(place is None for place in found):
         raise UserError(
-            "--exclude-validation should have data whose test users have pairs for validation, "
-            f"such as --source presplit makes. Received: {data.path}, whose users are split. Leave "
-            "it out."
+            "--exclude-validation requires data whose test users also have validation pairs, "
+            f"such as --source presplit writes. Received: {data.path}, whose users are split. "
+            "Leave it out."
         )
     middles = valid.offsets[:-1] + valid.history_lengths
     none = valid.items[:0]
@@ -88,8 +88,8 @@ def user_numbers(data: PreparedData, split: str) -> np.ndarray:
     unknown = [name for name in names if name not in numbers]
     if unknown:
         raise UserError(
-            "--tower matrix-factorization should have data whose users are all in the training "
-            "split, such as --source presplit or --split leave-one-out of prepare make. "
+            "--tower matrix-factorization requires data whose users are all in the training "
+            "split, as 'prepare' writes with --source presplit or --split leave-one-out. "
             f"{len(unknown):,} of the {len(names):,} users of split '{split}' in {data.path} are "
             "not. Use --tower history."
         )

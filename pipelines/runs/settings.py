@@ -239,13 +239,13 @@ class TrainSettings(FeatureFields, LossFields):
         popular = self.in_batch_negatives or self.memory_size
         if not (self.negatives_per_example or popular or self.whole_catalogue):
             raise UserError(
-                "there should be negatives: --negatives-per-example or --memory-size above 0, "
+                "training requires negatives: --negatives-per-example or --memory-size above 0, "
                 "--in-batch-negatives or --whole-catalogue. Received: none of them."
             )
         if self.whole_catalogue and popular:
             raise UserError(
-                "--whole-catalogue uses every item as a negative already, so it should come "
-                "without --in-batch-negatives and --memory-size. Leave out one or the other."
+                "--whole-catalogue uses every item as a negative already, so it cannot be combined "
+                "with --in-batch-negatives or --memory-size. Leave out one or the other."
             )
 
     @property
@@ -306,8 +306,8 @@ class TrainSettings(FeatureFields, LossFields):
         unknown = set(values) - set(options_of(cls))
         if unknown:
             raise UserError(
-                f"the run's settings should be known to this version. Not known: {sorted(unknown)}."
-                " Use the version that trained the run, or train again."
+                f"the run has settings that this version does not know: {sorted(unknown)}. Use the "
+                "version that trained the run, or train again."
             )
         if values.get("loss") == "sl_at_k":
             # Before there was the setting, the weight had no gradient.
@@ -362,9 +362,7 @@ def _settled(settings: TrainSettings) -> dict[str, Any]:
             if value is None and name in loss.defaults:
                 settled[name] = loss.defaults[name]
             if value is None and name in loss.required:
-                raise UserError(
-                    f"--loss {settings.loss} should have {dashed(name)}. Received: none."
-                )
+                raise UserError(f"--loss {settings.loss} requires {dashed(name)}. Received: none.")
         elif option.defining:
             fixed = loss.fixed.get(name, option.default)
             if value not in (fixed, option.default):
@@ -375,8 +373,8 @@ def _settled(settings: TrainSettings) -> dict[str, Any]:
             other = getattr(settings, replaced)
             if other != loss.options[replaced].default:
                 raise UserError(
-                    f"{dashed(name)} should come without {dashed(replaced)}, which it replaces. "
-                    f"Received: {value!r} and {other!r}. Leave out one of them."
+                    f"{dashed(name)} cannot be combined with {dashed(replaced)}, which it "
+                    f"replaces. Received: {value!r} and {other!r}. Leave out one of them."
                 )
     return settled
 
@@ -389,7 +387,7 @@ def _foreign(loss: str, given: Iterable[str]) -> list[str]:
 def _does_not_take(loss: str, label: str, name: str, value: Any) -> UserError:
     takers = ", ".join(other for other, entry in LOSSES.items() if name in entry.options)
     return UserError(
-        f"--loss {loss} should come without {label}, which is an option of --loss {takers}. "
+        f"--loss {loss} cannot be combined with {label}, which is an option of --loss {takers}. "
         f"Received: {value!r}. Leave out one or the other."
     )
 

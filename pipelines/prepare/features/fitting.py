@@ -81,7 +81,7 @@ def fit(request: Request, training: Iterable[Raw], until: float | None) -> Featu
     elif kind == AGE:
         if until is None:
             raise UserError(
-                f"{request.option} {request.name}:age should have a log with times, since the age "
+                f"{request.option} {request.name}:age requires a log with times, since the age "
                 "of an item is counted up to the last time of the training part. Set "
                 "--time-column, or choose another kind."
             )

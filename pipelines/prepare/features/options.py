@@ -96,19 +96,19 @@ def requests(args: argparse.Namespace) -> list[Request]:
             )
         if table and not features:
             raise UserError(
-                f"--{of}s should come with --{of}-features, which names the columns to use. "
+                f"--{of}s requires --{of}-features, which names the columns to use. "
                 "Received: none. Name them, or leave the table out."
             )
         if features and not table and args.source != "movielens":
             raise UserError(
-                f"--{of}-features should come with --{of}s, the table that has the columns. "
+                f"--{of}-features requires --{of}s, the table that has the columns. "
                 "Received: no table. Pass the file; columns of the log are --context-features."
             )
         if getattr(args, f"{of}s_id") and not table:
-            raise UserError(f"--{of}s-id should come with --{of}s. Pass the table.")
+            raise UserError(f"--{of}s-id requires --{of}s. Pass the table.")
     if args.context_features and args.source not in WITH_COLUMNS:
         raise UserError(
-            f"--context-features should come with --source {', '.join(WITH_COLUMNS)}. Received: "
+            f"--context-features requires --source {', '.join(WITH_COLUMNS)}. Received: "
             f"--source {args.source}, whose columns are fixed. Read the files with --source csv."
         )
     return found

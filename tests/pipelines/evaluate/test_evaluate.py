@@ -178,10 +178,10 @@ def test_what_cannot_be_evaluated_is_one_line(
     assert main(["evaluate", "--run", str(tmp_path / "missing")]) == 2
     assert "missing does not exist. Run 'python -m" in capsys.readouterr().err
     for options, message in (
-        (["--replicas", "2"], "--replicas should come with --strategy mirrored"),
+        (["--replicas", "2"], "--replicas requires --strategy mirrored"),
         (
             ["--strategy", "mirrored", "--baselines", "popularity", "bpr"],
-            "should come without --strategy. Received: bpr and mirrored",
+            "cannot be combined with --strategy. Received: bpr and mirrored",
         ),
     ):
         assert main(["evaluate", "--run", str(tiny_run), *options]) == 2
@@ -223,7 +223,7 @@ def test_validation_pairs_can_be_excluded_from_the_test(
     assert pairs(users.seen) == parts["train"]
     assert pairs(with_validation(users, data).seen) == parts["train"] | parts["valid"]
     # Users of a log are in one of the splits.
-    with pytest.raises(UserError, match="--exclude-validation should have data whose test users"):
+    with pytest.raises(UserError, match="--exclude-validation requires data whose test users"):
         log = PreparedData.load(tiny_data)
         with_validation(evaluation_users(log, "test", TrainSettings()), log)
 
@@ -233,7 +233,7 @@ def test_validation_is_excluded_with_the_history_from_the_test(
     options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["evaluate", "--run", str(tmp_path), "--exclude-validation", *options]) == 2
-    assert "should come with --split test and --exclude-history" in capsys.readouterr().err
+    assert "requires --split test and --exclude-history" in capsys.readouterr().err
 
 
 def test_cold_targets_have_recall_of_their_own() -> None:

@@ -633,7 +633,7 @@ def test_flat_table_marks_the_best_and_tests_it() -> None:
         (["compare", "--losses", "best"], "--losses should be among all, "),
         (["compare", "--temperatures", "0.3", "0.1"], "the lower first"),
         (["compare", "--search-seed", "2"], "--search-seed should not be one"),
-        (["compare", "--losses", "bpr", "--report-only"], "should find the search finished"),
+        (["compare", "--losses", "bpr", "--report-only"], "requires a finished search"),
         (["reproduce", "--learning-rate", "-1"], "--learning-rate should be"),
         (["reproduce", "--out", "FILE"], "should be a folder"),
     ],

@@ -498,7 +498,7 @@ def test_vectors_for_another_engine(
     assert scores.shape == (len(names),) and np.abs(scores).max() <= 1.0 + 1e-5  # cosines
     options = ["--run", str(tiny_run), "--out", str(out), "--vectors", "jsonl"]
     assert main(["export", *options, "--index", "scann"]) == 2
-    assert "--index should not come with --vectors" in capsys.readouterr().err
+    assert "--index cannot be combined with --vectors" in capsys.readouterr().err
 
 
 def test_the_option_names_every_format_of_vectors() -> None:

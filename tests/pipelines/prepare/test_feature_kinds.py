@@ -150,7 +150,7 @@ def test_ages_are_logarithms_of_days() -> None:
     assert spec.options["deviation"] == pytest.approx(deviation)
     expected = [(math.log(2) - mean) / deviation, (0.0 - mean) / deviation, math.nan]
     np.testing.assert_allclose(found.values, expected, rtol=1e-6)
-    with pytest.raises(UserError, match="--item-features x:age should have a log with times"):
+    with pytest.raises(UserError, match="--item-features x:age requires a log with times"):
         fit(Request("item", "x", "x", "age"), [training], None)
 
 

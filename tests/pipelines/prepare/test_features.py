@@ -339,9 +339,9 @@ def test_a_changed_table_is_another_input(
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--item-features", "brand"], "--item-features should come with --items"),
-        (["--users", "users.csv"], "--users should come with --user-features"),
-        (["--users-id", "x"], "--users-id should come with --users"),
+        (["--item-features", "brand"], "--item-features requires --items"),
+        (["--users", "users.csv"], "--users requires --user-features"),
+        (["--users-id", "x"], "--users-id requires --users"),
         (["--items", "none.csv", "--item-features", "brand"], "none.csv should be a file"),
         (["--items", "x.json", "--item-features", "brand"], "should end in .csv, .tsv or .parquet"),
         (["--items", "items.csv", "--item-features", "colour"], "column 'colour' is not in the"),
@@ -379,7 +379,7 @@ def test_sources_with_fixed_columns_have_no_context(
     path.write_text("a b c\n")
     command = ["--source", "sequences", "--input", path, "--out", tmp_path / "out"]
     assert prepare(*command, "--context-features", "device") == 2
-    assert "--context-features should come with --source csv, tsv" in capsys.readouterr().err
+    assert "--context-features requires --source csv, tsv" in capsys.readouterr().err
 
 
 def test_items_are_held_out_of_training(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_fractions_of_a_second(tmp_path):
         (["--split", "time", "--split-at", "1", "2"], "the train split has no user"),
         (["--split", "time", "--split-at", "300", "9000"], "the test split has no user"),
         (["--split", "time", "--time-column", "none"], "a log with times"),
-        (["--split", "leave-one-out", "--split-at", "1", "2"], "should come with --split time"),
+        (["--split", "leave-one-out", "--split-at", "1", "2"], "requires --split time"),
         (["--split-at", "1", "2"], "Received: --split 8:1:1"),
     ],
 )

@@ -127,7 +127,7 @@ def test_all_prepared_features_are_taken_unless_others_are_named(data: PreparedD
         ({"item_features": "colour"}, "--item-features should name .*brand, genres.*: colour"),
         (
             {"tower": "matrix-factorization"},
-            "without side features.*--item-features none --user-features none --context-features",
+            "cannot be combined with side features.*--item-features none --user-features none --context-features",
         ),
     ],
 )
@@ -144,8 +144,11 @@ def test_features_that_cannot_be_used_are_errors(
         ({"item_features": "a,,b"}, "--item-features should be all, none, or names"),
         ({"item_features": "a,none"}, "--item-features should be all, none, or names"),
         ({"hidden": [0]}, "--hidden should be whole numbers"),
-        ({"hidden": [4], "tower": "matrix-factorization"}, "--hidden should come with --tower h"),
-        ({"user_features": "a", "tower": "matrix-factorization"}, "--user-features should come"),
+        ({"hidden": [4], "tower": "matrix-factorization"}, "--hidden requires --tower h"),
+        (
+            {"user_features": "a", "tower": "matrix-factorization"},
+            "--user-features requires --tower",
+        ),
     ],
 )
 def test_settings_of_features_are_checked(settings: dict[str, Any], message: str) -> None:

@@ -104,8 +104,8 @@ def test_a_run_of_an_earlier_version_loads() -> None:
         ({"cutoffs": (5, 0)}, "--cutoffs should be whole numbers of at least 1"),
         ({"cutoffs": ()}, "--cutoffs should be whole numbers of at least 1"),
         ({"encoder": "rnn"}, "--encoder should be one of mean, gru, transformer. Received: 'rnn'."),
-        ({"blocks": 3}, "--blocks should come with --tower history --encoder transformer"),
-        ({"encoder": "gru", "dropout": 0.0}, "--dropout should come with --tower history"),
+        ({"blocks": 3}, "--blocks requires --tower history --encoder transformer"),
+        ({"encoder": "gru", "dropout": 0.0}, "--dropout requires --tower history"),
         (
             {"encoder": "transformer", "tower": "matrix-factorization", "heads": 2},
             "Received: 2 with --tower matrix-factorization",
@@ -113,16 +113,19 @@ def test_a_run_of_an_earlier_version_loads() -> None:
         ({"encoder": "transformer", "heads": 3}, "--heads should divide --dim. Received: 3 and 32"),
         (
             {"tower": "matrix-factorization", "positions": "sequences"},
-            "--positions sequences should come with --tower history",
+            "--positions sequences requires --tower history",
         ),
         (
             {"positions": "sequences", "min_history": 0},
-            "--positions sequences should have --min-history of at least 1",
+            "--positions sequences requires --min-history of at least 1",
         ),
         ({"whole_catalogue": "yes"}, "--whole-catalogue should be true or false. Received: 'yes'."),
         ({"epochs": None}, "--epochs should be a whole number of at least 1. Received: None."),
-        ({"negatives_per_example": 0}, "there should be negatives"),
-        ({"whole_catalogue": True, "memory_size": 5}, "should come without --in-batch-negatives"),
+        ({"negatives_per_example": 0}, "training requires negatives"),
+        (
+            {"whole_catalogue": True, "memory_size": 5},
+            "cannot be combined with --in-batch-negatives",
+        ),
     ],
 )
 def test_wrong_values(fields: dict[str, Any], message: str) -> None:
@@ -150,9 +153,9 @@ def test_wrong_words(words: str, message: str, capsys: pytest.CaptureFixture[str
     ("words", "message"),
     [
         # As the loss has it, and yet of no use.
-        ("--loss softmax --kernel exponential", "--loss softmax should come without --kernel"),
+        ("--loss softmax --kernel exponential", "--loss softmax cannot be combined with --kernel"),
         ("--loss bpr --alpha 1", "which is an option of --loss cro, lambda. Received: 1.0"),
-        ("--calibration 0.5", "--loss cro should come without --calibration"),
+        ("--calibration 0.5", "--loss cro cannot be combined with --calibration"),
         ("--loss psl --retrieval-size 5", "is an option of --loss cro, lambda, sl_at_k, talos"),
     ],
 )
@@ -237,9 +240,9 @@ def test_another_loss_drops_the_options_of_the_files(write: Callable[..., Path])
         ("kernel: relu", "`kernel` should be one of "),
         ("loss: focal", "`loss` should be one of cro, lambda, "),
         ("cutoffs: 50", "`cutoffs` should be whole numbers of at least 1. Received: 50."),
-        ("loss: softmax\nalpha: 2", "--loss softmax should come without `alpha` in "),
+        ("loss: softmax\nalpha: 2", "--loss softmax cannot be combined with `alpha` in "),
         ("calibration: 0.5", "which is an option of --loss gbce"),
-        ("negatives_per_example: 0", "there should be negatives"),
+        ("negatives_per_example: 0", "training requires negatives"),
         ("- dim", "should map settings to values"),
         ("", "should map settings to values"),
         ("dim: [", "should be YAML"),

@@ -327,9 +327,9 @@ def test_variants_train(options: str, tiny_data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--loss softmax --kernel hinge", "should come without --kernel"),
-        ("--loss softmax --alpha 1", "should come without --alpha"),
-        ("--negatives-per-example 0", "there should be negatives"),
+        ("--loss softmax --kernel hinge", "cannot be combined with --kernel"),
+        ("--loss softmax --alpha 1", "cannot be combined with --alpha"),
+        ("--negatives-per-example 0", "training requires negatives"),
         ("--monitor ndcg@5", "--monitor should be recall@N"),
         ("--learning-rate 0", "--learning-rate should be a finite number above 0"),
         ("--alpha -1", "--alpha should be a finite number of at least 0"),
@@ -370,7 +370,7 @@ def test_settings_make_the_losses_they_name() -> None:
 def test_settings_come_back_from_json() -> None:
     settings = TrainSettings(rank_kernel="hinge", cutoffs=(3, 7), max_steps=9, seed=2**40)
     assert TrainSettings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
-    with pytest.raises(UserError, match=r"Not known: \['colour'\]"):
+    with pytest.raises(UserError, match=r"does not know: \['colour'\]"):
         TrainSettings.from_dict({**settings.as_dict(), "colour": "red"})
     older = settings.as_dict()
     del older["schedule"]
