@@ -55,7 +55,7 @@ def optimizer_options(jit_compile: bool) -> dict[str, Any]:
         return {"jit_compile": jit_compile}
     if jit_compile:
         raise ValueError(
-            "`jit_compile` should be False with Keras 3, whose optimizers do not have it. "
+            "`jit_compile` should be False with Keras 3, whose optimizers do not take it. "
             "Received: True. Write model.compile(jit_compile=True)."
         )
     return {}

@@ -277,7 +277,7 @@ def _check_replaceable(final: Path, overwrite: bool) -> None:
     if not overwrite and any(final.iterdir()):
         raise UserError(
             f"the output folder {final} already exists; another process may have written it "
-            "meanwhile. Run the same command again, or choose another folder."
+            "in the meantime. Run the same command again, or choose another folder."
         )
 
 

@@ -174,7 +174,7 @@ def read_specs(
     for name, entry in found.items():
         if not name.isidentifier() or not isinstance(entry, Mapping) or not _is_spec(entry):
             raise UserError(
-                f"{path / 'manifest.json'} should say of the {of} feature {name!r} how it is "
+                f"{path / 'manifest.json'} should say how the {of} feature {name!r} is "
                 f"encoded. Received: {entry!r}. {REMEDY}"
             )
         options = {key: value for key, value in entry.items() if key not in ("kind", "column")}

@@ -48,7 +48,7 @@ class Options:
 
     Attributes:
       table: name of the table.
-      raw: folder with the data sets as they come.
+      raw: folder with the data sets as they were published.
       out: folder of the experiment.
       sets: names of the data sets.
       contestants: the losses by name.

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data",
         required=True,
         help="folder of prepared data; for leaderboard and sequences, the folder with the data "
-        "sets as they come",
+        "sets as they were published",
     )
     parser.add_argument(
         "--table",

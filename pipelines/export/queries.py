@@ -24,7 +24,7 @@ from .raw_values import raw_column
 
 @dataclasses.dataclass(frozen=True)
 class Queries:
-    """What a server is asked with, and what embeds it.
+    """The queries of a run, in the form of requests, and the model that embeds them.
 
     Attributes:
       model: function of a mapping with the query features.

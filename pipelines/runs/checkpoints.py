@@ -243,7 +243,7 @@ def _check_files(folder: Path) -> None:
                     raise UserError(f"{name} differs from its checksum")
             return
         except (OSError, TypeError, UserError):
-            # Training may have saved a better one meanwhile.
+            # Training may have saved a better one in the meantime.
             if listing == (folder / _FILES).read_bytes():
                 raise
 

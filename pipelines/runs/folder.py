@@ -158,7 +158,7 @@ def open_run(
     overwrite: bool = False,
     strategy: dict[str, Any] | None = None,
 ) -> Iterator[Run]:
-    """The run in ``path``, new or to be continued; other processes are kept out meanwhile.
+    """The run in ``path``, new or to be continued; other processes are kept out in the meantime.
 
     A run may continue with another number of replicas than it was started with, or with none, since
     its learning curve stays the same. With parameter servers it does not, so a run can neither

@@ -42,8 +42,8 @@ def run(args: argparse.Namespace) -> None:
     settings.limits.check_memory()
     if "/" in settings.name or ":" in settings.name or not settings.name:
         raise UserError(
-            "--name should be a name without '/' and ':', which paths of requests divide it at. "
-            f"Received: {settings.name!r}."
+            "--name should be a name without '/' and ':', which separate the parts of a request's "
+            f"path. Received: {settings.name!r}."
         )
     if not folder.is_dir():
         raise UserError(

@@ -1,4 +1,4 @@
-"""HTTP connections that cannot be used up: silent ones are closed, and give way to new ones.
+"""HTTP connections that clients cannot use up: silent ones are closed, first of all for new ones.
 
 A connection waits for its client, to send a header or a body or to receive an answer, or it works
 on a request. Only while it waits does it have a deadline, and can it be closed to make room.

@@ -1,4 +1,4 @@
-"""Runs what takes long in a thread, so that the event loop goes on with other requests."""
+"""Runs slow work in a thread, so that the event loop goes on with other requests."""
 
 from __future__ import annotations
 

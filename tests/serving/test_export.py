@@ -404,7 +404,7 @@ def test_versions_are_numbered_and_leftovers_removed(tmp_path: Path) -> None:
             assert number == 8
             versions.publish(mine / "built", folder / "8")
             (mine / "late").mkdir()
-            with pytest.raises(serving.ExportError, match="has written .*8 meanwhile"):
+            with pytest.raises(serving.ExportError, match="has written .*8 in the meantime"):
                 versions.publish(mine / "late", folder / "8")
     assert versions.remove_old_versions(folder, 1) == [7]
     names = sorted(path.name for path in folder.iterdir())

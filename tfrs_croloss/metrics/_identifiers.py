@@ -1,4 +1,4 @@
-"""Ids of candidates: the row of each in the catalogue, and what becomes of ids that stand twice."""
+"""Ids of candidates: the row of each in the catalogue, and what happens to repeated ids."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class TwoTowerModel(_saving.ModuleState, RetrievalModel):
         """Vectors ``[batch, dim]`` of items that were not trained on, from their features alone.
 
         Args:
-          columns: what ``from_features`` of the candidate tower takes, as ``ItemTower`` has it.
+          columns: the arguments of ``from_features`` of the candidate tower, as in ``ItemTower``.
         """
         if not hasattr(self.candidate_tower, "from_features"):
             raise ValueError(

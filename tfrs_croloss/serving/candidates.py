@@ -36,7 +36,7 @@ def read_candidates(
       candidates: ids, (ids, features) or (ids, vectors), as a dataset of batches or as arrays.
       candidate_model: function of ids or features that returns ``[batch, dim]`` vectors; None if
         the candidates have vectors.
-      duplicates: what an id that stands twice is: an ``"error"``, or its ``"first"`` is kept.
+      duplicates: how to treat repeated ids: ``"error"``, or ``"first"`` to keep the first.
       unit: whether the vectors are scaled to length 1.
 
     Returns:

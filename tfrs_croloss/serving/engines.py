@@ -108,7 +108,7 @@ def export_vectors(
       query_examples: a few hundred queries, which are needed with a ``query_model``; see `export`.
       similarity: what the model scores by: ``"dot"``, or ``"cosine"``, for which the vectors of
         items and queries are scaled to length 1.
-      duplicates: what an id that stands twice is: an ``"error"``, or its ``"first"`` is kept.
+      duplicates: how to treat repeated ids: ``"error"``, or ``"first"`` to keep the first.
       query_name: name of the input if the queries are a tensor.
       features: those inputs whose values are ids of a list, by name: `History` and `KnownIds`.
       top_n: number of items to find in the comparison, at most all.

@@ -29,7 +29,7 @@ class Examples:
       argument: name of the argument, for errors.
 
     Attributes:
-      first: first batch, as requests have it.
+      first: first batch, in the form of requests.
       vectors: ``[num_queries, dim]`` or ``[num_queries, heads, dim]`` float32, all distinct.
     """
 

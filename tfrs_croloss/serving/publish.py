@@ -115,7 +115,7 @@ def export(
       top_n: maximum number of items that a request may ask for; at most all items.
       similarity: what the model scores by: ``"dot"``, or ``"cosine"``, for which all embeddings are
         scaled to length 1.
-      duplicates: what an id that stands twice is: an ``"error"``, or its ``"first"`` is kept.
+      duplicates: how to treat repeated ids: ``"error"``, or ``"first"`` to keep the first.
       query_name: name of the input if the queries are a tensor.
       features: those inputs whose values are ids of a list, by name, `History` and `KnownIds`, and
         those that a request may leave out, `WithDefault`.

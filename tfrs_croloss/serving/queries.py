@@ -179,7 +179,7 @@ class QueryInputs:
             value = tf.cast(value, spec.dtype)
         if value.dtype != spec.dtype or not spec.shape.is_compatible_with(value.shape):
             raise ValueError(
-                f"`query_examples` should have ids of {spec.name!r} as requests do: "
+                f"`query_examples` should have ids of {spec.name!r} in the form of requests: "
                 f"{spec.dtype.name} of shape {_shape(spec.shape)}. Received: {value.dtype.name} of "
                 f"shape {_shape(value.shape)}."
             )

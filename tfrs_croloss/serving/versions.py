@@ -100,7 +100,7 @@ def publish(built: Path, version: Path) -> None:
       ExportError: another export, on a file system without locks, has taken the number.
     """
     if os.path.lexists(version):
-        raise ExportError(f"another export has written {version} meanwhile. Export again.")
+        raise ExportError(f"another export has written {version} in the meantime. Export again.")
     os.rename(built, version)
 
 

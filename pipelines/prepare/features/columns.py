@@ -186,8 +186,8 @@ def print_features(manifest: Mapping[str, Any]) -> None:
             print(f"{name:24}{of:10}{kind:24}{counts}")
     for of, table in manifest["statistics"].get("side_tables", {}).items():
         print(
-            f"{table['file']}: {table['rows']:,} rows; {table['repeated_ids']:,} with an id that "
-            f"stands twice, of which the first is used; {table['ids_not_in_log']:,} ids are not in "
+            f"{table['file']}: {table['rows']:,} rows; {table['repeated_ids']:,} with a "
+            f"repeated id, of which the first is used; {table['ids_not_in_log']:,} ids are not in "
             f"the prepared log; {table[f'{of}s_without_a_row']:,} {of}s have no row"
         )
 

@@ -138,7 +138,7 @@ def _sample(training: Iterable[Raw]) -> Raw:
 
 
 def _vocabulary(training: Iterable[Raw], are_tags: bool) -> pa.Array:
-    """The values, by falling count, and those of the same count in the order of their bytes."""
+    """The values by decreasing count, and those of the same count in the order of their bytes."""
     counted: list[pa.Array] = []
     for raw in training:
         texts = as_text(raw).drop_null()

@@ -84,7 +84,7 @@ def requests(args: argparse.Namespace) -> list[Request]:
     for request in found:
         if names.count(request.name) > 1:
             raise UserError(
-                f"{request.option} should have names of which no two are equal, whatever they "
+                f"{request.option} should have names that no other feature has, whatever they "
                 f"belong to. Received: {request.name!r} more than once. Write NAME=COLUMN."
             )
     for of in (ITEM, USER):

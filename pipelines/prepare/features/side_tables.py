@@ -90,7 +90,7 @@ def open_table(of: str, path: Path, id_column: str, columns: Sequence[str]) -> R
     """
     option, features = f"--{of}s", f"--{of}-features"
     if not path.is_file():
-        raise UserError(f"{option} {path} should be a file, and there is none. Check the path.")
+        raise UserError(f"{option} {path} does not exist. Check the path.")
     ending = path.with_suffix("").suffix if path.suffix.lower() == ".gz" else path.suffix
     if ending.lower() in (".parquet", ".pq"):
         try:

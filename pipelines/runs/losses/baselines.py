@@ -128,7 +128,7 @@ LOSSES.update(
                 "differentiate_weight": Option(
                     Flag(),
                     True,
-                    "whether the weights take part in the gradient, as the authors have it",
+                    "whether the weights take part in the gradient, as in the authors' code",
                 ),
             },
             required=("retrieval_size",),

@@ -237,7 +237,7 @@ def test_faults_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert files(tmp_path / "out") == files(tmp_path / "clean")
     shown = capsys.readouterr().out
     assert "category of 3, inferred" in shown and "age, inferred" in shown
-    assert "1 with an id that stands twice, of which the first is used" in shown
+    assert "1 with a repeated id, of which the first is used" in shown
 
 
 def test_values_that_cannot_be_read_and_items_without_a_row(tmp_path: Path) -> None:

@@ -127,7 +127,8 @@ def test_all_prepared_features_are_taken_unless_others_are_named(data: PreparedD
         ({"item_features": "colour"}, "--item-features should name .*brand, genres.*: colour"),
         (
             {"tower": "matrix-factorization"},
-            "cannot be combined with side features.*--item-features none --user-features none --context-features",
+            "cannot be combined with side features.*"
+            "--item-features none --user-features none --context-features",
         ),
     ],
 )

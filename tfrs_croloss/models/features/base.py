@@ -117,7 +117,7 @@ class SideFeature:
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
-        """The feature as JSON has it."""
+        """The feature as a mapping that JSON can hold."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         listed = {
             name: list(value) if isinstance(value, tuple) else value
