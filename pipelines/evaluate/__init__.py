@@ -1,6 +1,7 @@
 """Step ``evaluate``: exact Recall@N of a run's best weights, next to baselines.
 
-Writes into the folder of the run: ``recall.json``, ``report.md`` and ``recall_curves.png``.
+Writes ``recall.json``, ``report.md`` and ``recall_curves.png`` into the folder of the run;
+``report`` formats them.
 """
 
 from __future__ import annotations

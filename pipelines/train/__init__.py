@@ -13,6 +13,9 @@
 The same command continues an unfinished run. The result is that of a run without interruption: on a
 CPU, weights and history are equal bit by bit.
 
+``loop`` trains by ``model.fit`` (``asynchronous`` with parameter servers), ``validation`` measures
+one row of the history, and ``history`` writes it.
+
 With ``--strategy multi-worker`` every machine runs the same command, and only the chief writes. If
 a process is lost, the others end with exit code 138; once all are started again, training goes on.
 """
