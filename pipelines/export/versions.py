@@ -1,4 +1,4 @@
-"""The folder of a model: a numbered subfolder for each version, as TensorFlow Serving expects."""
+"""Finds the versions of a model, as `tfrs_croloss.serving.versions` does, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from ..common.program import command
 from ..errors import UserError
 
-MAX_VERSION = 2**63 - 1
+_MAX_VERSION = 2**63 - 1
 
 
 def version_folders(folder: Path) -> dict[int, Path]:
@@ -17,14 +17,9 @@ def version_folders(folder: Path) -> dict[int, Path]:
         for path in folder.iterdir()
         if path.name.isascii()
         and path.name.isdecimal()
-        and int(path.name) <= MAX_VERSION
+        and int(path.name) <= _MAX_VERSION
         and path.is_dir()
     }
-
-
-def model_versions(folder: Path) -> list[int]:
-    """The version numbers in the folder of a model, ascending; empty if there is no folder."""
-    return sorted(version_folders(folder)) if folder.is_dir() else []
 
 
 def newest_version(folder: Path) -> Path:

@@ -18,11 +18,10 @@ import tensorflow as tf
 from pipelines.__main__ import main
 from pipelines.data.prepared import PreparedData
 from pipelines.export import loading
-from pipelines.export.versions import model_versions
 from tests.support.processes import ROOT, python_output, run_step, start_step
 from tfrs_croloss.serving import publish, round_trip
 from tfrs_croloss.serving.errors import ExportError
-from tfrs_croloss.serving.versions import remove_old_versions
+from tfrs_croloss.serving.versions import model_versions, remove_old_versions
 from tfrs_croloss.serving.warmup import WARMUP_FILE
 
 # Answers for several models in one process, since importing TensorFlow is most of the work.
