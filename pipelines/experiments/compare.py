@@ -22,8 +22,9 @@ from ..common.page import Block, Field, Grid, Heading, Text, write_page
 from ..data.prepared import PreparedData
 from ..errors import UserError
 from ..runs.build import build_loss
+from ..runs.command_line import add_shared_settings, shared_settings
 from ..runs.losses import GROUPS, LOSSES, Contestant, choose, contestants
-from ..runs.settings import TrainSettings, add_shared_settings, shared_settings
+from ..runs.settings import TrainSettings
 from ..runs.spaces import Range
 from . import report
 from .cells import SHARED_SETTINGS, Cell, Variant, data_defaults, experiment_folder, seed_by_seed

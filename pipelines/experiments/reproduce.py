@@ -21,7 +21,8 @@ from ..common.files import write_json
 from ..common.page import Block, Heading, Picture, Text, write_page
 from ..data.prepared import PreparedData
 from ..errors import UserError
-from ..runs.settings import TrainSettings, add_shared_settings, shared_settings
+from ..runs.command_line import add_shared_settings, shared_settings
+from ..runs.settings import TrainSettings
 from . import pictures, report
 from .cells import SHARED_SETTINGS, Cell, data_defaults, experiment_folder, seed_by_seed
 from .measure import paired_test

@@ -25,9 +25,10 @@ from ..common.files import installed_versions, read_json, write_json
 from ..common.page import Field, Grid, Text, write_page
 from ..data.prepared import PreparedData
 from ..errors import UserError
+from ..runs.command_line import add_shared_settings, train_command
 from ..runs.folder import data_checksum, training_differences
 from ..runs.losses import GROUPS, LOSSES, choose, names
-from ..runs.settings import TrainSettings, add_shared_settings, train_command
+from ..runs.settings import TrainSettings
 from ..runs.spaces import Choice, Draw, Range, Space
 from .cells import SHARED_SETTINGS, Cell, Variant, experiment_folder
 from .compare import base_settings

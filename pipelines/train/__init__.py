@@ -36,8 +36,9 @@ from ..common.program import command
 from ..data.prepared import PreparedData
 from ..errors import UserError
 from ..runs import distribution
+from ..runs.command_line import add_settings, settings_of
 from ..runs.folder import Run, data_checksum, open_run
-from ..runs.settings import TrainSettings, add_settings
+from ..runs.settings import TrainSettings
 from .loop import train
 
 # What the chief reports to the other workers at the start.
@@ -63,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Trains a model."""
-    settings = TrainSettings.from_args(args)
+    settings = settings_of(args)
     distribution.check(settings, args.strategy, args.replicas)
     data = PreparedData.load(args.data)
     device = describe_device()

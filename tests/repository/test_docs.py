@@ -76,13 +76,13 @@ def test_every_source_has_its_command():
 
 
 def test_the_configuration_file_is_one_that_train_reads(tmp_path):
-    from pipelines.runs.settings import TrainSettings
+    from pipelines.runs.command_line import settings_of
 
     [example] = markdown.blocks(ROOT / "docs" / "pipelines.md", "yaml")
     file = tmp_path / "run.yaml"
     file.write_text(example, encoding="utf-8")
     command = ["train", "--data", "x", "--out", "y", "--config", str(file), "--dim", "48"]
-    settings = TrainSettings.from_args(build_parser("train").parse_args(command))
+    settings = settings_of(build_parser("train").parse_args(command))
     assert (settings.loss, settings.retrieval_size, settings.dim) == ("lambda", 100, 48)
 
 

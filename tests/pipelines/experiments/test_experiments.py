@@ -36,9 +36,10 @@ from pipelines.experiments.paper_tables import (
 )
 from pipelines.experiments.runner import Runner
 from pipelines.runs.build import build_loss
+from pipelines.runs.command_line import settings_of, train_command
 from pipelines.runs.folder import data_checksum
 from pipelines.runs.losses import LOSSES, contestants
-from pipelines.runs.settings import TrainSettings, train_command
+from pipelines.runs.settings import TrainSettings
 from pipelines.runs.spaces import Range
 from tests.support.presplit import presplit_data
 from tests.support.processes import run_step, start_step
@@ -166,7 +167,7 @@ def test_train_command_gives_the_settings_back(loss: str) -> None:
     words = shlex.split(train_command(settings, "a folder", "out"))
     assert words[:3] == ["python", "-m", "pipelines"]
     args = build_parser("train").parse_args(words[3:])
-    assert TrainSettings.from_args(args) == settings
+    assert settings_of(args) == settings
     assert (args.data, args.out) == ("a folder", "out")
 
 
@@ -515,7 +516,7 @@ def test_tune_resumes_and_names_the_winner(
     assert best["recall@20"] == max(trial.value for trial in study.trials if trial.value)
     assert best["command"] in printed
     args = build_parser("train").parse_args(shlex.split(best["command"])[3:])
-    assert TrainSettings.from_args(args).as_dict() == best["settings"]
+    assert settings_of(args).as_dict() == best["settings"]
     assert "test split was not read" in (out / "report.html").read_text()
     assert main([*map(str, command), "--dim", "4", "--trials", "2"]) == 2
     assert "other settings" in capsys.readouterr().err

@@ -19,9 +19,10 @@ from pipelines.errors import UserError
 from pipelines.export.raw_values import raw_column
 from pipelines.prepare.features.encoding import Raw, encode
 from pipelines.runs.build import build_model, embed_histories
+from pipelines.runs.command_line import train_command
 from pipelines.runs.features import library_feature, run_features
 from pipelines.runs.ranks import evaluation_users
-from pipelines.runs.settings import TrainSettings, train_command
+from pipelines.runs.settings import TrainSettings
 from tests.support.features import EXAMPLES, add_examples
 from tfrs_croloss.models import FeatureEncoder
 from tfrs_croloss.models.features import MISSING_INTEGER

@@ -194,10 +194,10 @@ LOSSES["own"] = Loss(
 from pipelines.__main__ import build_parser
 from pipelines.experiments import compare, tune
 from pipelines.runs.build import build_loss
-from pipelines.runs.settings import TrainSettings
+from pipelines.runs.command_line import settings_of
 
 words = ["train", "--data", "d", "--out", "o", "--loss", "own", "--sharpness", "1.5"]
-settings = TrainSettings.from_args(build_parser("train").parse_args(words))
+settings = settings_of(build_parser("train").parse_args(words))
 print(settings.loss_title, build_loss(settings, 9).negative_exponent)
 chosen = compare.chosen_contestants(["own"])
 base = compare.comparison_settings(20, "history")

@@ -14,8 +14,9 @@ from pipelines.common.files import read_json
 from pipelines.common.options import dashed, options_of
 from pipelines.errors import UserError
 from pipelines.experiments.cells import SHARED_SETTINGS
+from pipelines.runs.command_line import settings_of, shared_settings, train_command
 from pipelines.runs.folder import Run
-from pipelines.runs.settings import TrainSettings, shared_settings, train_command
+from pipelines.runs.settings import TrainSettings
 from tests.support.processes import run_step
 
 # The keys of config.json: existing runs have them, those of earlier versions without NEW_KEYS.
@@ -37,7 +38,7 @@ mixed_precision seed
 
 def parsed(*words: object) -> TrainSettings:
     arguments = ["train", "--data", "d", "--out", "o", *map(str, words)]
-    return TrainSettings.from_args(build_parser("train").parse_args(arguments))
+    return settings_of(build_parser("train").parse_args(arguments))
 
 
 @pytest.fixture
