@@ -171,9 +171,9 @@ def rejected(match):
 
 def test_what_cannot_be_saved_says_what_to_do():
     recall = metrics.FactorizedRecall(lambda: tf.eye(3))
-    with rejected("`metrics` of a task should be none .*factorized_recall.*factorized_metrics = "):
+    with rejected("`metrics` of a task should be None .*factorized_recall.*factorized_metrics = "):
         tasks.Retrieval(metrics=recall).get_config()
-    with rejected("`metrics` of a task should be none"):
+    with rejected("`metrics` of a task should be None"):
         tasks.CatalogueRetrieval(CROLoss(), metrics=recall).get_config()
     with rejected("named function to be saved.*register_keras_serializable"):
         tasks.Retrieval(CROLoss(kernel=lambda gaps: tf.exp(gaps))).get_config()

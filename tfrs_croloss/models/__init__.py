@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from tfrs_croloss.models.base import RetrievalModel
 from tfrs_croloss.models.bias import ItemBias
+from tfrs_croloss.models.catalogue import CatalogueModel
 from tfrs_croloss.models.features import (
     AgeFeature,
     Feature,
@@ -28,11 +29,7 @@ from tfrs_croloss.models.features import (
 from tfrs_croloss.models.items import ItemEmbedding, ItemTower
 from tfrs_croloss.models.self_attention import SelfAttentionEncoder
 from tfrs_croloss.models.towers import HistoryTower, UserTower
-from tfrs_croloss.models.two_tower import (
-    CatalogueModel,
-    TwoTowerModel,
-    unit_vectors,
-)
+from tfrs_croloss.models.two_tower import TwoTowerModel, unit_vectors
 
 __all__ = [
     "AgeFeature",

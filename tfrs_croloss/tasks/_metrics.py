@@ -66,7 +66,7 @@ def refuse_to_save(metrics: Sequence[Any]) -> None:
     """
     if metrics:
         raise ValueError(
-            "`metrics` of a task should be empty when it is saved, since a file cannot keep the "
+            "`metrics` of a task should be None when it is saved, since a file cannot keep the "
             f"candidates that they rank. Received: {[metric.name for metric in metrics]}. Write "
             "task.factorized_metrics = None before saving, and give the metrics to the task again "
             "afterwards and once it is loaded; or save the weights alone, with save_weights."
