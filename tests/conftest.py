@@ -27,24 +27,33 @@ SHARED_DATA = ROOT.parent / "shared" / "data"
 
 
 # Files and folders that take longest. They come first, so that no process is left with one of them
-# when the others have nothing more to do.
+# when the others have nothing more to do. The first five take minutes when slow.
 LONGEST = (
     "tests/tutorials/",
+    "repository/test_tutorials.py",
+    "train/test_distribution.py",
+    "repository/test_docs.py",
+    "repository/test_packaging.py",
+    "pipelines/export/test_export.py",
     "serving/test_export.py",
-    "export/test_export.py",
     "train/test_train.py",
-    "test_keras_versions.py",
     "test_blockwise.py",
     "losses/test_losses.py",
-    "models/test_features.py",
-    "models/test_saving.py",
     "losses/test_keras.py",
-    "train/test_distribution.py",
-    "experiments/test_experiments.py",
-    "test_readme.py",
+    "runs/test_keras_version.py",
+    "experiments/",
+    "metrics/test_metrics.py",
+    "indexes/test_indexes.py",
+    "test_keras_versions.py",
+    "models/test_models.py",
     "test_self_attention.py",
+    "test_readme.py",
+    "test_one_definition.py",
     "test_score_range.py",
-    "repository/test_tutorials.py",
+    "export/test_embed.py",
+    "losses/test_learning.py",
+    "tasks/test_replicas.py",
+    "models/test_saving.py",
 )
 
 
