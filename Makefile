@@ -12,6 +12,8 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps
 UV := $(BIN)/uv pip install --quiet --no-deps --python $(BIN)/python
 install_pins = { $(UV) --require-hashes --requirement $(1) 2> $(VENV)/uv.log || $(PIP) --require-hashes --requirement $(1); }
 READY := $(VENV)/.ready
+# They have a target of their own: in `make test`, an installed pyspark would run them once more.
+SPARK_TESTS := tests/pipelines/prepare/test_spark.py
 
 # TensorFlow Recommenders is built on Keras 2.
 export TF_USE_LEGACY_KERAS := 1
@@ -80,17 +82,17 @@ types: $(READY)  ## check the types
 check: $(READY)  ## run the tests alone, and print the coverage
 	@mkdir -p build
 	$(BIN)/python -m slipcover --source tfrs_croloss,pipelines --json --out build/coverage.json \
-	  -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow'
+	  -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow' --ignore=$(SPARK_TESTS)
 	@$(BIN)/python -c 'import json; print("coverage of tfrs_croloss and pipelines: %.1f %%" \
 	  % json.load(open("build/coverage.json"))["summary"]["percent_covered"])'
 
 test-spark: $(READY)  ## test the Spark engine of prepare; installs pyspark, needs Java 17
 	$(call install_pins,$(PINS:.txt=-spark.txt))
-	$(BIN)/pytest -q -p no:cacheprovider tests/pipelines/prepare/test_spark.py
+	$(BIN)/pytest -q -p no:cacheprovider $(SPARK_TESTS)
 
 test-slow: $(READY)  ## the tests that `make test` leaves out: killed workers, parameter servers, repeated cases
 	$(call install_pins,$(PINS:.txt=-docs.txt))
-	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m slow --ignore=tests/pipelines/prepare/test_spark.py
+	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m slow --ignore=$(SPARK_TESTS)
 
 attack: $(READY)  ## fuzz the server and the steps for ten minutes; SEED=7 repeats a run
 	timeout --signal=INT --kill-after=20 600 \
