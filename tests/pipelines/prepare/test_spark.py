@@ -40,6 +40,8 @@ def spark():
         .config("spark.log.level", "ERROR")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "1g")
+        # Nothing here runs long enough to be worth the optimizing compiler.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .getOrCreate()
     )
     yield session
