@@ -1,10 +1,10 @@
 """The retrieval tutorials of TFRS: our loss is at least as good as TFRS' softmax in each of them.
 
 Each tutorial is trained with its own optimizer, learning rate and batch size, and scores by dot
-products: as published, and with our task, with three seeds each. With the first seed our loss is
-also trained in TFRS' task, where the same steps have to give the same recall. All of them are
-measured on the same test events. Nothing here may be tuned: a loss that falls behind is a defect of
-the loss.
+products: as published, and with our task, with three seeds each. In two tutorials, one with ids
+alone and one with features, our loss is also trained in TFRS' task with the first seed, where the
+same steps have to give the same recall. All of them are measured on the same test events. Nothing
+here may be tuned: a loss that falls behind is a defect of the loss.
 
 The log has long runs of one genre, which is the hardest case known: the sequential model takes 21
 steps on it (the tutorial, with a log of ten times the size, some 200), and with one of the seeds it
@@ -121,7 +121,7 @@ def served_recall(task, seed):
 
 
 def assert_at_least_as_good(recall):
-    """Compares our task with TFRS' softmax seed by seed, and with our loss in TFRS' task.
+    """Compares our task with TFRS' softmax seed by seed.
 
     Args:
       recall: from the name of a task and a seed to the recall at each cutoff.
@@ -131,14 +131,22 @@ def assert_at_least_as_good(recall):
     errors = gains.std(axis=0, ddof=1) / np.sqrt(len(SEEDS))
     behind = gains.mean(axis=0) < -2.0 * errors
     assert not behind.any(), (dict(zip(CUTOFFS, gains.mean(axis=0))), softmax.mean(axis=0))
-    # The two tasks round differently, so a few test events change sides.
-    np.testing.assert_allclose(recall("our loss", SEEDS[0]), ours[0], atol=AGREEMENT)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_the_one_line_is_at_least_as_good(name):
     assert_at_least_as_good(functools.partial(exact_recall, TUTORIALS[name]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["basic", "context features"])
+def test_the_loss_does_in_the_task_of_tfrs_what_it_does_in_ours(name):
+    one, other = (
+        exact_recall(TUTORIALS[name], task, SEEDS[0]) for task in ("our loss", "our task")
+    )
+    # The two tasks round differently, so a few test events change sides.
+    np.testing.assert_allclose(one, other, atol=AGREEMENT)
 
 
 @pytest.mark.slow
