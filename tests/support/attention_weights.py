@@ -1,7 +1,7 @@
-"""Prints the queries of a self-attention tower with the weights in a file, as JSON.
+"""Prints the queries of a self-attention tower with the weights in two files, as JSON.
 
-``python -m tests.support.attention_weights FILE read`` reads the weights that ``write`` wrote,
-with the Keras of the environment.
+``python -m tests.support.attention_weights READ WRITTEN`` reads the weights in one file and writes
+those of another tower into the other, with the Keras of the environment.
 """
 
 from __future__ import annotations
@@ -30,4 +30,4 @@ def queries(path: str, reads: bool) -> list[list[float]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(queries(sys.argv[1], sys.argv[2] == "read")))
+    print(json.dumps([queries(sys.argv[1], reads=True), queries(sys.argv[2], reads=False)]))

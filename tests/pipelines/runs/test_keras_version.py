@@ -30,9 +30,14 @@ def steps_on_keras_3(*steps):
     python_output("-c", program, environment={"TF_USE_LEGACY_KERAS": "1"})
 
 
-def step_on_keras_3(*arguments):
-    """Runs one step in such a process."""
-    steps_on_keras_3(arguments)
+@pytest.fixture(scope="module")
+def trained_by_3(tiny_data, tmp_path_factory):
+    """The command of a run on Keras 3, and its folder."""
+    out = tmp_path_factory.mktemp("keras") / "by_3"
+    short = [*OPTIONS, "--max-steps", 120, "--encoder", "gru"]
+    command = ["train", "--data", tiny_data, "--out", out, *short]
+    steps_on_keras_3(command)
+    return command, out
 
 
 def systems(run_folder):
@@ -47,40 +52,41 @@ def test_the_other_keras_cannot_be_chosen_once_tensorflow_runs(tmp_path, capsys)
 
 
 @pytest.mark.slow
-def test_a_run_of_either_keras_is_evaluated_alike_by_the_other(tiny_run, tiny_data, tmp_path):
-    short = [*OPTIONS, "--max-steps", 120, "--encoder", "gru"]
-    by_3 = tmp_path / "by_3"
-    step_on_keras_3("train", "--data", tiny_data, "--out", by_3, *short)
+def test_a_run_of_either_keras_is_evaluated_alike_by_the_other(
+    tiny_run, trained_by_3, tiny_data, tmp_path
+):
+    _, by_3 = trained_by_3
     assert Run.load(by_3).config["keras"] == "3" and "keras" in Run.load(tiny_run).config
+    options = ("--data", tiny_data, "--cutoffs", 20, 50)
+    pairs = []
     for number, trained in enumerate((tiny_run, by_3)):
-        copies = [tmp_path / f"{number}-{keras}" for keras in (2, 3)]
-        for copy in copies:
+        pairs.append([tmp_path / f"{number}-{keras}" for keras in (2, 3)])
+        for copy in pairs[-1]:
             shutil.copytree(trained, copy)
-        run_step("evaluate", "--run", copies[0], "--data", tiny_data, "--cutoffs", 20, 50)
-        step_on_keras_3("evaluate", "--run", copies[1], "--data", tiny_data, "--cutoffs", 20, 50)
-        ours, theirs = map(systems, copies)
+        run_step("evaluate", "--run", pairs[-1][0], *options)
+    # In one process: importing TensorFlow is most of the work.
+    steps_on_keras_3(*(["evaluate", "--run", copy, *options] for _, copy in pairs))
+    for ours, theirs in (map(systems, pair) for pair in pairs):
         assert ours["model"] != ours["popularity"] and ours == theirs
 
 
 @pytest.mark.slow
-def test_a_run_continues_with_its_own_keras_only(tiny_data, tmp_path, capsys):
-    out = tmp_path / "run"
-    step_on_keras_3("train", "--data", tiny_data, "--out", out, *OPTIONS, "--max-steps", 5)
-    again = ["train", "--data", tiny_data, "--out", out, *OPTIONS, "--max-steps", 5]
-    assert main([str(argument) for argument in again]) == 2
+def test_a_run_continues_with_its_own_keras_only(trained_by_3, capsys):
+    command, _ = trained_by_3
+    assert main([str(argument) for argument in command]) == 2
     assert "--keras: 3 there, 2 now" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_weights_of_self_attention_are_read_by_either_keras(tmp_path):
+    by_2, by_3 = str(tmp_path / "by_2"), str(tmp_path / "by_3")
     module = ("-m", "tests.support.attention_weights")
-    keras_3 = {"TF_USE_LEGACY_KERAS": "0"}
-    written = attention_weights.queries(str(tmp_path / "by_2"), reads=False)
-    read = python_output(*module, tmp_path / "by_2", "read", environment=keras_3)
-    np.testing.assert_allclose(json.loads(read), written, atol=1e-5)
-    written = python_output(*module, tmp_path / "by_3", "write", environment=keras_3)
-    found = attention_weights.queries(str(tmp_path / "by_3"), reads=True)
-    np.testing.assert_allclose(found, json.loads(written), atol=1e-5)
+    ours = attention_weights.queries(by_2, reads=False)
+    printed = python_output(*module, by_2, by_3, environment={"TF_USE_LEGACY_KERAS": "0"})
+    ours_read, theirs = json.loads(printed)
+    np.testing.assert_allclose(ours_read, ours, atol=1e-5)
+    theirs_read = attention_weights.queries(by_3, reads=True)
+    np.testing.assert_allclose(theirs_read, theirs, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -123,9 +123,9 @@ def processes(tiny_data: Path, tmp_path: Path) -> Iterator[Processes]:
 @pytest.fixture(scope="module")
 def alone(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on one device."""
-    running = Processes(tiny_data, tmp_path_factory.mktemp("alone") / "run")
-    running.wait(running.start())
-    return running.out
+    out = tmp_path_factory.mktemp("alone") / "run"
+    run_step("train", "--data", tiny_data, "--out", out, *OPTIONS)
+    return out
 
 
 @pytest.fixture(scope="module")
