@@ -140,7 +140,7 @@ class Search:
       runner: runner that trains the trials.
       base: settings that are not searched.
       draw: returns the settings of a trial of Optuna.
-      storage: address of the study's database.
+      storage: address of the study's database, or None for a study in memory.
       pruner: one of ``PRUNERS``.
     """
 
@@ -150,7 +150,7 @@ class Search:
         runner: Runner,
         base: TrainSettings,
         draw: Callable[[Any], TrainSettings],
-        storage: str,
+        storage: str | None,
         pruner: str = "halving",
     ) -> None:
         self._optuna = optuna

@@ -51,8 +51,8 @@ def search(folder: Path, pruner: str) -> PretendedRunner:
         temperature = trial.suggest_float("temperature", 0.05, 0.5)
         return TrainSettings(**{**BASE.as_dict(), "temperature": temperature})
 
-    storage = f"sqlite:///{folder / tune.STUDY}"
-    found = tune.Search(optuna, runner, BASE, draw, storage, pruner)
+    # In memory: a database takes most of the time of trials that train nothing.
+    found = tune.Search(optuna, runner, BASE, draw, None, pruner)
     found.run(18)
     assert found.budget() == {"trials": 18, "end": len(runner.finished), "steps": runner.steps}
     return runner
