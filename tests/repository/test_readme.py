@@ -42,7 +42,7 @@ def test_it_has_its_order():
     assert README.index("![") < README.index("## Install")
 
 
-@pytest.mark.parametrize("keras", ["0", "1"])
+@pytest.mark.parametrize("keras", ["0", pytest.param("1", marks=pytest.mark.slow)])
 def test_the_losses_need_no_tfrs_and_work_with_both_keras(run_python, keras):
     first = BLOCKS[0]
     assert "recommenders" not in first and len(first.strip().splitlines()) <= 6

@@ -38,12 +38,12 @@ KINDS = ("brute_force", "partitioned", "scann")
 
 @pytest.fixture(scope="module")
 def exported(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with each kind of index; ``answers`` asks all of them in a fresh process."""
+    """A model with each kind of index; ``answers`` asks all of them in one fresh process."""
     folder = tmp_path_factory.mktemp("exported")
-    for kind in KINDS:
-        with pytest.MonkeyPatch.context() as patch:
-            if kind != "scann":  # One export has the fresh process of its own.
-                patch.setattr(publish, "check_round_trip", lambda *_: None)
+    with pytest.MonkeyPatch.context() as patch:
+        # The export's own check runs in tests/serving/test_export.py, for each kind if slow.
+        patch.setattr(publish, "check_round_trip", lambda *_: None)
+        for kind in KINDS:
             run_step(
                 "export", "--run", tiny_run, "--out", folder / kind, "--top-n", 30, "--index", kind
             )
@@ -138,7 +138,10 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# The others need no library of operations, and load like any SavedModel.
+@pytest.mark.parametrize(
+    "kind", ["scann", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[:2])]
+)
 def test_a_program_without_python_gets_the_same_items(
     kind: str,
     exported: Path,
