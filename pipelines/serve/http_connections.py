@@ -221,7 +221,11 @@ class Connection(web.RequestHandler):
         loop.call_later(_HALF_CLOSED_SECONDS, self._close_if_idle)
 
     def _close_if_idle(self) -> None:
-        if not self._in_request and self.transport is not None:
+        # Between two requests that were sent together, none is in progress. The rest of a body that
+        # was refused does not count.
+        is_over = self._waiter is not None or not (self._body is None or self._body.is_eof())
+        is_idle = is_over and not self._in_request and not self._messages
+        if is_idle and self.transport is not None:
             self.transport.close()
 
 

@@ -326,6 +326,29 @@ def test_a_client_that_has_finished_sending_gets_its_answer(connect):
     assert received(connection).count(b"HTTP/1.1 200 ") == 3
 
 
+def test_a_server_that_is_busy_answers_all_that_was_sent_together():
+    async def answer(request):
+        with request.protocol.request():
+            time.sleep(0.06)  # Nothing else runs: what is due comes between two requests.
+            return web.Response()
+
+    async def exchange():
+        connections = Connections(answer, Limits(), Counters())
+        loop = asyncio.get_running_loop()
+        listener = await loop.create_server(connections.accept, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 8)
+        writer.write_eof()
+        try:
+            return await asyncio.wait_for(reader.read(), 10)
+        finally:
+            writer.close()
+            listener.close()
+            await connections.shutdown(1)
+
+    assert asyncio.run(exchange()).count(b"HTTP/1.1 200 ") == 8
+
+
 def test_clients_that_hang_up_are_counted(server, connect):
     name = 'serve_hang_ups_total{protocol="rest"}'
     before = server.metric(name)
