@@ -27,7 +27,13 @@ async def receive_body(
         the way that its header says.
       ConnectionError: the client has gone.
     """
-    body = _Unpacked(request.headers.get("Content-Encoding", ""), limits.max_body_bytes, lease)
+    if (coding := _listed(request, "Transfer-Encoding")) not in ("", "chunked"):
+        raise RequestError(
+            Code.UNIMPLEMENTED,
+            f"Transfer-Encoding should be chunked. Received: {coding}. Bodies may be packed with "
+            "Content-Encoding.",
+        )
+    body = _Unpacked(_listed(request, "Content-Encoding"), limits.max_body_bytes, lease)
     if (request.content_length or 0) > limits.max_body_bytes:
         raise body.too_large()
     await _answer_expectation(request)
@@ -84,7 +90,6 @@ class _Unpacked:
         self._blocks: list[bytes] = []
         self._last = bytearray()
         self._unpack = None
-        encoding = encoding.strip().lower()
         if encoding not in ("", "identity"):
             if encoding not in _WINDOW:
                 raise RequestError(
@@ -125,6 +130,11 @@ class _Unpacked:
             return self._last
         self._lease.add(self._size)
         return b"".join([*self._blocks, self._last])
+
+
+def _listed(request: web.BaseRequest, name: str) -> str:
+    """The value of a header; those of several with the same name are one list."""
+    return ", ".join(request.headers.getall(name, ())).strip().lower()
 
 
 def _allocated(size: int) -> int:

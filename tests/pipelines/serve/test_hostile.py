@@ -29,6 +29,8 @@ from tests.support.serving_model import publish
 
 PREDICT = "/v1/models/books:predict"
 BODY = b'{"instances": [["a"]]}'
+CHUNKED = b"16\r\n" + BODY + b"\r\n0\r\n\r\n"
+CLOSE = "Connection: close"
 MAX_CONNECTIONS = 20
 OPTIONS = {
     "--max-body-mb": 1,
@@ -109,6 +111,8 @@ def status_and_error(answer):
         (post(b"zz\r\n", "Transfer-Encoding: chunked"), 400),
         (post(BODY, "Expect: a miracle", "Connection: close"), 417),
         (post(BODY, "Content-Encoding: br", "Connection: close"), 415),
+        (post(BODY, "Content-Encoding: identity", "Content-Encoding: gzip", CLOSE), 415),
+        (post(CHUNKED, "Transfer-Encoding: gzip, chunked", CLOSE), 501),
         (post(BODY, "Content-Encoding: gzip", "Connection: close"), 400),
         (post(gzip.compress(BODY)[:-4], "Content-Encoding: gzip", "Connection: close"), 400),
         (post(gzip.compress(BODY) + b"more", "Content-Encoding: gzip", "Connection: close"), 400),
