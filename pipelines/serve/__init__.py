@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 from pathlib import Path
 
 from ..common.options import add_options, options_of, read_options
@@ -50,6 +51,8 @@ def run(args: argparse.Namespace) -> None:
             f"--model {args.model} should be a folder. Run '{command('export')}' first."
         )
     newest_version(Path(args.model))
+    # gRPC logs what clients do, a line for each message that it refuses: they could fill the disk.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Imported here, since '--help' and a wrong folder need no TensorFlow.
     from .server import serve
 
