@@ -21,58 +21,12 @@ import pytest
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2
 
-from tests.support.server_process import Server, refuse_constant
-from tests.support.serving_model import publish
+from tests.attack.conftest import ORDINARY
+from tests.support.server_process import refuse_constant
 
-OPTIONS = {"--max-body-mb": 1, "--max-memory-mb": 256, "--header-seconds": 3, "--body-seconds": 3}
-MAX_MEMORY = 256 << 20
-# Signatures with inputs that they answer.
-ORDINARY = {
-    "serving_default": {"history": [["a"]]},
-    "recommend": {"history": [["a"]], "top_n": np.array([1], np.int32)},
-    "item_embedding": {"item_ids": ["a"]},
-    "norm": {"query_embedding": np.array([[3.0, 4.0]], np.float32)},
-    "mirror": {"data": ["a"], "flip": [True]},
-    "scale": {"values": np.array([1, 2]), "factor": np.int64(3)},
-    "batch_size": {"values": np.array([0.5], np.float32)},
-}
 SIGNATURES = {name: list(inputs) for name, inputs in ORDINARY.items()}
+pytestmark = pytest.mark.usefixtures("still_answers")
 CLIENTS_FAULT = {"INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE", "RESOURCE_EXHAUSTED"}
-
-
-@pytest.fixture(scope="module")
-def server(saved, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("attacked") / "books"
-    folder.mkdir()
-    publish(saved, folder, 7)
-    running = Server(folder, *(word for pair in OPTIONS.items() for word in pair))
-    # TensorFlow takes memory for a function when it first runs, which is not that of requests.
-    for name, inputs in ORDINARY.items():
-        listed = {key: np.array(value).tolist() for key, value in inputs.items()}
-        assert running.post({"signature_name": name, "inputs": listed})[0] == 200, name
-        running.predict(inputs, name)
-    before = memory(running)
-    yield running
-    took = memory(running) - before
-    assert running.stop() == 0
-    # Connections have buffers of their own.
-    assert took < MAX_MEMORY + 2048 * (64 << 10), f"{took >> 20} MiB"
-    faults = [line for line in running.log if "Traceback" in line or "ERROR" in line]
-    assert not faults, faults[:5]
-
-
-@pytest.fixture(autouse=True)
-def still_answers(server):
-    yield
-    assert server.post({"instances": [["a"]]})[0] == 200
-    assert server.predict({"history": [["a"]]}).outputs["scores"].float_val[0] == 8.0
-    assert server.get("/healthz")[0] == 200
-
-
-def memory(server):
-    """The most memory that the process has ever had, in bytes."""
-    with open(f"/proc/{server.process.pid}/status") as file:
-        return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", file.read())[1])
 
 
 # REST
@@ -123,7 +77,23 @@ def some_body(dice):
     return bytes(text)
 
 
-def some_header(dice, body):
+def in_chunks(dice, body):
+    """A body in chunks, most of which are as they should be."""
+    parts = []
+    while body and len(parts) < 2000:
+        part, body = body[: (size := dice.choice([1, 2, 17, 5000, 1 << 16]))], body[size:]
+        line = f"{len(part):{dice.choice('xX')}}"
+        if dice.random() < 0.02:
+            wrong = ["-1", "0x1", "+1", " 1", "1_0", "", "f" * 16, "7" + "f" * 15, "f" * 5000]
+            line = dice.choice(
+                [*wrong, "0" * 50 + line, line + ";a=" + "b" * dice.randrange(20_000)]
+            )
+        parts.append(line.encode() + b"\r\n" + part + dice.choice([b"\r\n"] * 99 + [b"\n", b""]))
+    trailer = b"x: y\r\n" * dice.choice([0] * 9 + [dice.randrange(5000)])
+    return b"".join(parts) + dice.choice([b"0\r\n" + trailer + b"\r\n"] * 9 + [b""])
+
+
+def some_header(dice, body, is_chunked):
     path = dice.choice(
         [
             "/v1/models/books:predict",
@@ -139,7 +109,10 @@ def some_header(dice, body):
     lines = [f"{method} {path} HTTP/{dice.choice(['1.1'] * 6 + ['1.0', '2.0', '9'])}"]
     lines += ["Host: x", "Connection: close"]
     length = dice.choice([len(body)] * 6 + [len(body) + 5, max(0, len(body) - 5), -1, 10**30])
-    lines.append(f"Content-Length: {length}")
+    if not is_chunked or dice.random() < 0.05:
+        lines.append(f"Content-Length: {length}")
+    if is_chunked:
+        lines.append("Transfer-Encoding: chunked")
     if dice.random() < 0.2:
         lines.append(f"Content-Encoding: {dice.choice(['gzip', 'deflate', 'br', 'x', 'identity'])}")
     if dice.random() < 0.1:
@@ -189,7 +162,10 @@ def test_rest(server, dice, seconds):
         body = some_body(dice)
         if dice.random() < 0.1:
             body = gzip.compress(body if dice.random() < 0.7 else bytes(20 << 20), 1)
-        data = some_header(dice, body) + body
+        is_chunked = dice.random() < 0.2
+        if is_chunked:
+            body = in_chunks(dice, body)
+        data = some_header(dice, body, is_chunked) + body
         answers = exchange(server, data)
         count += 1
         try:
