@@ -15,6 +15,7 @@ import traceback
 
 from ..errors import UserError
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SPACE = "Free some space on its disk, or choose another folder."
 _REMEDIES = {
     errno.ENOSPC: _SPACE,
@@ -65,6 +66,9 @@ def explain(error: BaseException, folder: str | None = None) -> str | None:
         return "there is not enough memory. Close other programs, or choose smaller settings."
     text = _first_line(error)
     if code := _code_in(text):
+        if folder is not None and code in _FULL and ".tmp-" in text:
+            # A file that is temporary would be named, and is gone.
+            return f"{folder}: {os.strerror(code)}. {_REMEDIES[code]}"
         return f"{text.rstrip('.')}. {_REMEDIES[code]}"
     if type(error).__module__.startswith("tensorflow") and type(error).__name__ in _TENSORFLOW:
         return f"{text.rstrip('.')}. Check the files that it names, and the disk."
@@ -87,7 +91,7 @@ def report(error: BaseException) -> str:
 
 
 def _of_the_system(error: OSError, folder: str | None) -> str:
-    if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if error.filename is None and error.errno in _FULL:
         error.filename = folder
     remedy = _REMEDIES.get(error.errno or 0) or _REMEDIES.get(_code_in(str(error)), "")
     if error.filename is None or error.strerror is None:

@@ -20,6 +20,7 @@ from pipelines.runs.settings import TrainSettings
 from tests.pipelines.prepare.test_one_definition import FORMATS
 from tests.support.odd_rows import Judge
 from tests.support.processes import start_step
+from tests.support.small_disk import check_one_line, small_disk  # noqa: F401
 
 OPERATIONS = ("rename", "replace", "mkdir", "rmdir", "unlink", "open", "chmod")
 
@@ -167,47 +168,25 @@ def test_odd_rows(dice, seconds, tmp_path, name):
             FORMATS[name](judge, seed, 300)
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A function that mounts a disk of a size, in place of the one before."""
-    place = tmp_path / "disk"
-    place.mkdir()
-
-    def mount(size):
-        subprocess.run(["umount", place], capture_output=True, check=False)
-        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place]
-        if subprocess.run(command, capture_output=True, check=False).returncode:
-            pytest.skip("mounting a small disk needs the rights of root")
-        return place
-
-    try:
-        yield mount
-    finally:
-        subprocess.run(["umount", place], capture_output=True, check=False)
-
-
-def check_failure(process, place):
-    _, errors = process.communicate()
-    if process.returncode == 0:
-        return
-    lines = [line for line in errors.splitlines() if line.startswith("error: ")]
-    assert process.returncode == 2 and len(lines) == 1, errors
-    assert "Traceback" not in errors and "unexpected" not in errors
-    assert str(place) in lines[0] and "Free some space" in lines[0]
-    assert not list(place.rglob(".tmp-*"))
-
-
-def test_disks_that_fill_up(dice, seconds, small_disk, tmp_path, tiny_data):
+def test_disks_that_fill_up(dice, seconds, small_disk, tmp_path, tiny_data, tiny_run):  # noqa: F811
     log = tmp_path / "events.csv"
     assert start_step("synthesize", "--out", log, "--users", 500, "--items", 200).wait() == 0
     options = ("--dim", 8, "--max-steps", 20, "--steps-per-epoch", 10, "--monitor", "recall@20")
+    study = ("--losses", "softmax", "--trials", 1, "--retrieval-size", 20, "--quick", "--dim", 8)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        place = small_disk(f"{dice.randrange(8, 600)}k")
-        step = dice.choice(["synthesize", "prepare", "prepare", "train"])
+        place = small_disk(dice.randrange(8, 600))
+        step = dice.choice(["synthesize", "prepare", "prepare", "train", "embed", "export", "tune"])
         words = {
             "synthesize": ("--users", 500, "--out", place / "events.parquet"),
             "prepare": ("--source", "csv", "--input", log, "--out", place / "prepared"),
             "train": ("--data", tiny_data, "--cutoffs", 20, "--out", place / "run", *options),
+            "embed": ("--run", tiny_run, "--shards", 4, "--out", place / "vectors"),
+            "export": ("--run", tiny_run, "--tune-users", 50, "--out", place / "model"),
+            "tune": ("--data", tiny_data, "--out", place / "study", *study),
         }[step]
-        check_failure(start_step(step, *words), place)
+        process = start_step(step, *words)
+        _, errors = process.communicate()
+        if process.returncode:
+            assert process.returncode == 2, errors
+            check_one_line(errors, place)

@@ -7,7 +7,9 @@ again row by row in Python, which finds out what is wrong where and passes on th
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -183,6 +185,9 @@ def open_duckdb(
             f"--out ({_first_line(error)}). Raise the limit, or pass --threads 1."
         ) from error
     except duckdb.IOException as error:
+        if os.strerror(errno.ENOSPC) in str(error):
+            # Not in the words of DuckDB, which name a file that is temporary.
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         raise UserError(
             f"reading or writing failed: {_first_line(error)}. Check the files of --input and the "
             "disk of --out."
