@@ -101,7 +101,7 @@ class Split:
     offsets: np.ndarray
     history_lengths: np.ndarray | None
     _folder: Path
-    _manifest: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    _data: PreparedData | None = field(default=None, repr=False)
 
     @property
     def num_users(self) -> int:
@@ -110,7 +110,10 @@ class Split:
 
     def user_ids(self) -> list[str]:
         """The users' string ids, in order."""
-        return _read_lines(self._folder / "user_ids.txt")
+        lines = _read_lines(self._folder / "user_ids.txt")
+        if self._data is not None:
+            verify_once(self._data)
+        return lines
 
     def user_features(self) -> dict[str, Column]:
         """The features of the users, by name: row u belongs to user u."""
@@ -121,8 +124,11 @@ class Split:
         return self._columns(CONTEXT)
 
     def _columns(self, of: str) -> dict[str, Column]:
-        path = self._folder.parent
-        return read_columns(path, read_specs(path, self._manifest, of), self.name)
+        if self._data is None:
+            return {}
+        columns = read_columns(self._data.path, self._data.features(of), self.name)
+        verify_once(self._data)
+        return columns
 
 
 @dataclass(frozen=True)
@@ -133,11 +139,13 @@ class PreparedData:
       path: the folder.
       manifest: content of its ``manifest.json``.
       item_counts: int64 ``[num_items]``, interactions of each item in the training split.
+      verified: what identifies the files that were verified, for ``verification``.
     """
 
     path: Path
     manifest: dict[str, Any]
     item_counts: np.ndarray
+    verified: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> PreparedData:
@@ -171,10 +179,22 @@ class PreparedData:
 
     def item_ids(self) -> list[str]:
         """The items' string ids; position i is item i."""
-        return _read_lines(self.path / "item_ids.txt")
+        lines = _read_lines(self.path / "item_ids.txt")
+        verify_once(self)
+        return lines
 
     def split(self, name: str) -> Split:
-        """One of the splits ``train``, ``valid`` and ``test``."""
+        """One of the splits ``train``, ``valid`` and ``test``.
+
+        Raises:
+          UserError: there is no such split, or files were exchanged for others that are damaged.
+        """
+        split = self.map_split(name)
+        verify_once(self)
+        return split
+
+    def map_split(self, name: str) -> Split:
+        """A split as it is on disk, for its verification."""
         if name not in SPLITS:
             raise UserError(f"split should be one of {', '.join(SPLITS)}. Received: {name!r}.")
         folder = self.path / name
@@ -183,7 +203,7 @@ class PreparedData:
             lengths = map_array(folder / "history_lengths.npy", np.int32)
         items = map_array(folder / "items.npy", np.int32)
         offsets = map_array(folder / "offsets.npy", np.int64)
-        return Split(name, items, offsets, lengths, folder, self.manifest)
+        return Split(name, items, offsets, lengths, folder, self)
 
     def features(self, of: str) -> dict[str, FeatureSpec]:
         """The features of ``item``, ``user`` or ``context``, by name, in the order of prepare."""
@@ -191,7 +211,9 @@ class PreparedData:
 
     def item_features(self) -> dict[str, Column]:
         """The features of the items, by name: row i belongs to item i."""
-        return read_columns(self.path, self.features(ITEM))
+        columns = read_columns(self.path, self.features(ITEM))
+        verify_once(self)
+        return columns
 
     def verify(self) -> None:
         """Reads all files again, and checks them.
@@ -214,7 +236,7 @@ class PreparedData:
             for name in (None,) if of == ITEM else SPLITS:
                 num_rows = self.num_items
                 if name is not None:
-                    split = self.split(name)
+                    split = self.map_split(name)
                     num_rows = split.num_users if of == USER else len(split.items)
                 for column in read_columns(self.path, specs, name).values():
                     folder = self.path / column_folder(column.spec, name)

@@ -8,7 +8,7 @@ times of the files, so that it is not read again until a file changes.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,19 +32,32 @@ _THREADS = 4
 def verify_once(data: PreparedData) -> None:
     """Verifies the data, unless these very files were verified before.
 
+    What was mapped or read before the call is then what was verified, if other files took the place
+    of the first ones meanwhile.
+
     Raises:
       UserError: a file has changed since it was written, or holds numbers that it must not hold.
     """
-    state = _state(data.path, data.manifest["files"])
-    if features := data.manifest.get("features"):
-        state["features"] = json_sha256(features)
+    state = _state(data)
+    if data.verified == state:
+        return
+    if not _is_remembered(data, state):
+        verify(data)
+        if _state(data) != state:
+            raise UserError(
+                f"{data.path} changed while it was verified. Run the same command again when "
+                "nothing else writes there."
+            )
+        # A folder that cannot be written is verified whenever it is opened.
+        with contextlib.suppress(OSError):
+            write_json(data.path / VERIFIED, state)
+    data.verified.update(state)
+
+
+def _is_remembered(data: PreparedData, state: dict[str, Any]) -> bool:
     with contextlib.suppress(UserError):
-        if read_json(data.path / VERIFIED) == state:
-            return
-    verify(data)
-    # A folder that cannot be written is verified whenever it is opened.
-    with contextlib.suppress(OSError):
-        write_json(data.path / VERIFIED, state)
+        return bool(read_json(data.path / VERIFIED) == state)
+    return False
 
 
 def verify(data: PreparedData) -> None:
@@ -60,15 +73,21 @@ def verify(data: PreparedData) -> None:
                 raise UserError(f"{data.path / name} differs from its checksum. {REMEDY}")
     check_lines(data.path / "item_ids.txt", data.num_items)
     for name in ("train", "valid", "test"):
-        _check_split(data.path / name, data.split(name), data.num_items)
+        _check_split(data.path / name, data.map_split(name), data.num_items)
     data.check_features()
 
 
-def _state(path: Path, files: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _state(data: PreparedData) -> dict[str, Any]:
     """What has to be the same for the files to be the same."""
+    files = data.manifest["files"]
     found: dict[str, Any] = {"files": json_sha256(files)}
+    if features := data.manifest.get("features"):
+        found["features"] = json_sha256(features)
     for name in sorted(files):
-        status = (path / name).stat()
+        try:
+            status = (data.path / name).stat()
+        except OSError as error:
+            raise UserError(f"{data.path / name}: {error.strerror}. {REMEDY}") from error
         # A copy with the times of the original has another time of its own.
         found[name] = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
     return found

@@ -139,3 +139,50 @@ def test_reading_costs_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (folder / "item_ids.txt").touch()
     PreparedData.load(folder)
     assert len(read) == 2 * once
+
+
+@pytest.mark.parametrize("name", ["train/items.npy", "valid/user_ids.txt", "item_ids.txt"])
+def test_a_file_that_is_exchanged_after_the_check_is_not_used(folder: Path, name: str) -> None:
+    data = PreparedData.load(folder)
+    damaged = folder.parent / "damaged"
+    damaged.write_bytes((folder / name).read_bytes())
+    flip(damaged, place=-2)
+    damaged.rename(folder / name)
+    with pytest.raises(UserError, match=f"{name} differs from its checksum"):
+        data.item_ids()
+    with pytest.raises(UserError, match=f"{name} differs from its checksum"):
+        data.split("train")
+
+
+def test_data_that_is_prepared_again_is_not_mixed_with_what_was_there(folder: Path) -> None:
+    data = PreparedData.load(folder)
+    other = Path(shutil.copytree(folder, folder.parent / "other"))
+    change("valid/items.npy", put(7))(other)
+    folder.rename(folder.with_name("old"))
+    other.rename(folder)
+    with pytest.raises(UserError, match="differs from its checksum"):
+        data.split("valid")
+
+
+def test_a_file_whose_times_change_is_verified_again(folder: Path) -> None:
+    data = PreparedData.load(folder)
+    (folder / "item_ids.txt").touch()
+    assert len(data.item_ids()) == data.num_items
+    assert data.split("test").num_users
+
+
+def test_what_changes_while_it_is_verified_is_not_remembered(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = verification.verify
+
+    def slowly(data: PreparedData) -> None:
+        whole(data)
+        flip(folder / "item_ids.txt")
+
+    monkeypatch.setattr(verification, "verify", slowly)
+    with pytest.raises(UserError, match="changed while it was verified"):
+        PreparedData.load(folder)
+    monkeypatch.undo()
+    with pytest.raises(UserError, match="item_ids.txt differs from its checksum"):
+        PreparedData.load(folder)
