@@ -33,7 +33,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 def separator(text: str) -> str:
     """One character, or its name."""
     mark = SEPARATORS.get(text, text)
-    if len(mark.encode()) != 1 or mark in '"\r\n':
+    if len(mark) != 1 or not mark.isascii() or mark in '"\r\n':
         raise argparse.ArgumentTypeError(f"should be one ASCII character. Received: {text!r}")
     return mark
 

@@ -64,6 +64,9 @@ def explain(error: BaseException, folder: str | None = None) -> str | None:
         return _of_the_system(error, folder)
     if isinstance(error, MemoryError):
         return "there is not enough memory. Close other programs, or choose smaller settings."
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        # Python's form of bytes that are not UTF-8, in the name of a file.
+        return f"{error.object!r} should be UTF-8. Choose another name."
     text = _first_line(error)
     if code := _code_in(text):
         if folder is not None and code in _FULL and ".tmp-" in text:

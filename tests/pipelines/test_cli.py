@@ -114,6 +114,7 @@ def test_the_words_of_the_library_are_shown_as_they_are(step, capsys):
         (RuntimeError("SaveV2: work/x; No space left on device"), "Free some space"),
         (PermissionError(errno.EACCES, "Permission denied", "work/x"), "Check the permissions"),
         (MemoryError(), "there is not enough memory"),
+        (UnicodeEncodeError("utf-8", "x\udcff", 1, 2, "surrogates not allowed"), "be UTF-8"),
     ],
 )
 def test_errors_of_the_disk_have_a_remedy(step, capsys, error, expected):

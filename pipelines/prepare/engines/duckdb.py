@@ -35,6 +35,8 @@ from .base import (
 )
 
 BATCH_ROWS = 1 << 20
+# DuckDB starts all of them at once, and hangs for minutes over a hundred thousand.
+MAX_THREADS = 1024
 
 STOPPED = (duckdb.Error, UnicodeDecodeError)
 """What DuckDB raises when it stops at a row. Its messages quote the row and are cut off after some
@@ -195,6 +197,9 @@ def open_duckdb(
 
 
 def _connect(folder: Path, memory_limit: str, threads: int | None) -> duckdb.DuckDBPyConnection:
+    if threads is not None and threads > MAX_THREADS:
+        raise UserError(f"--threads should be at most {MAX_THREADS}. Received: {threads}.")
+    sql_text(folder)  # a path that DuckDB can take
     connection = duckdb.connect(str(folder / "log.duckdb"))
     # Dates without a time zone are UTC, whatever the machine's time zone is.
     connection.execute("SET TimeZone = 'UTC'")

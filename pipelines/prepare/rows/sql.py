@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...errors import UserError
 from .values import DATE, DECIMAL, INTEGER, PLAIN_DATE, PLAIN_DECIMAL, PLAIN_INTEGER
 
 LOOK = "'a time needs a closer look'"
@@ -12,8 +13,18 @@ def sql_text(value: object) -> str:
 
     >>> print(sql_text("it's"))
     'it''s'
+
+    Raises:
+      UserError: it is no Unicode text, such as a path with bytes that are not UTF-8.
     """
-    return "'" + str(value).replace("'", "''") + "'"
+    text = str(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{text!r} should be UTF-8, which DuckDB needs. Choose another name."
+        ) from error
+    return "'" + text.replace("'", "''") + "'"
 
 
 def sql_name(column: str) -> str:

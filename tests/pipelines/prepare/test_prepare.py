@@ -324,11 +324,24 @@ def test_history_is_a_share_rounded_down_but_neither_none_nor_all():
     assert history_lengths(totals, 0.999).tolist() == [1, 2, 4, 8, 9, 99]
 
 
-def test_memory_limit_must_be_a_size(tmp_path, capsys):
+@pytest.mark.parametrize(
+    "option, value, expected",
+    [
+        ("--memory-limit", "plenty", "--memory-limit should be a size"),
+        # Bytes that are not UTF-8, as Python has them.
+        ("--memory-limit", "\udcff", "should be UTF-8"),
+        ("--out", "bad\udcff", "should be UTF-8"),
+        ("--threads", 100_000, "--threads should be at most 1024. Received: 100000."),
+        ("--threads", 10**30, "--threads should be at most 1024"),
+    ],
+)
+def test_what_duckdb_cannot_take(tmp_path, capsys, option, value, expected):
     path = write_csv(tmp_path / "events.csv", make_log())
+    value = tmp_path / value if option == "--out" else value
     command = ["--source", "csv", "--input", path, "--out", tmp_path / "out"]
-    assert prepare(*command, "--memory-limit", "plenty") == 2
-    assert "--memory-limit" in capsys.readouterr().err
+    assert prepare(*command, option, value) == 2
+    errors = capsys.readouterr().err
+    assert expected in errors and "unexpected" not in errors
 
 
 def test_loading_says_what_is_wrong(tmp_path):
