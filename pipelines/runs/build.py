@@ -185,21 +185,35 @@ def embed_histories(
 ) -> np.ndarray:
     """Query vectors ``[num_users, dim]``.
 
+    Histories of similar length share a block, which is as wide as its longest one, so that little
+    of the work is on padding.
+
     Args:
       model: model that embeds the users.
-      histories: ``[num_users, history_length]``, padded.
+      histories: ``[num_users, history_length]``, padded at the end.
       numbers: ``[num_users]``, numbers of the users in the training split, for a matrix
         factorisation.
       columns: encoded features of the queries, by name.
       block_size: number of users to embed at a time.
     """
-    name, column = ("history", histories) if numbers is None else ("user", numbers)
+    if numbers is None:
+        are_items = histories != model.query_tower.embedding.padding_id
+        lengths = np.count_nonzero(are_items, axis=1)
+        order = np.argsort(lengths, kind="stable")
+    else:
+        order = np.arange(len(numbers))
     blocks = []
-    for first in range(0, len(column), block_size):
-        rows = slice(first, first + block_size)
-        features = {key: values[rows] for key, values in (columns or {}).items()}
+    for first in range(0, len(order), block_size):
+        rows = order[first : first + block_size]
+        features = {key: tf.gather(values, rows) for key, values in (columns or {}).items()}
+        if numbers is None:
+            width = max(int(lengths[rows[-1]]), 1)
+            features["history"] = tf.constant(histories[rows, :width])
+        else:
+            features["user"] = tf.constant(numbers[rows])
         # Unlike `predict`, this leaves a strategy's other devices alone.
-        block = model.embed_query_block({name: tf.constant(column[rows]), **features})
-        blocks.append(block.numpy())
-    vectors: np.ndarray = np.concatenate(blocks)
+        blocks.append(model.embed_query_block(features).numpy())
+    embedded = np.concatenate(blocks)
+    vectors = np.empty_like(embedded)
+    vectors[order] = embedded
     return vectors

@@ -201,7 +201,9 @@ def test_examples_have_the_features_of_user_and_target(data: PreparedData, posit
         np.testing.assert_equal(found, [row_of(context[name], place) for place in places])
 
 
-def test_evaluated_users_have_the_context_of_their_first_target(data: PreparedData) -> None:
+def test_evaluated_users_have_the_context_of_their_first_target(
+    data: PreparedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
     users = evaluation_users(data, "valid", TrainSettings(), max_users=9)
     split = data.split("valid")
     assert split.history_lengths is not None
@@ -215,11 +217,21 @@ def test_evaluated_users_have_the_context_of_their_first_target(data: PreparedDa
     model = build_model(
         TrainSettings(), data.num_items, features=run_features(TrainSettings(), data)
     )
-    blocks = [
-        embed_histories(model, users.histories, None, users.columns, block_size)
-        for block_size in (4, 100)
-    ]
-    np.testing.assert_allclose(*blocks, rtol=1e-5, atol=1e-6)
+    columns = dict(users.columns, history=tf.constant(users.histories))
+    at_once = model.embed_queries(columns).numpy()
+    shapes, embed = [], model.embed_query_block
+
+    def recorded(features: dict[str, Any]) -> tf.Tensor:
+        shapes.append(tuple(features["history"].shape))
+        return embed(features)
+
+    monkeypatch.setattr(model, "embed_query_block", recorded)
+    vectors = embed_histories(model, users.histories, None, users.columns, block_size=4)
+    np.testing.assert_allclose(vectors, at_once, rtol=1e-5, atol=1e-6)
+    # Blocks are as wide as their longest history, which is rarely the longest of all.
+    lengths = np.sort((users.histories != data.num_items).sum(axis=1))
+    assert lengths[0] < lengths[-1]
+    assert shapes == [(4, lengths[3]), (4, lengths[7]), (1, lengths[8])]
 
 
 def test_negatives_are_trained_items_if_others_are_known_by_features(data: PreparedData) -> None:
