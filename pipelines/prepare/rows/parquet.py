@@ -154,7 +154,7 @@ def extra_type(kind: pa.DataType) -> str:
         return NANOSECONDS if kind.unit == "ns" else MICROSECONDS
     if pa.types.is_date(kind):
         return DAYS
-    if pa.types.is_floating(kind):
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return REAL
     # The largest numbers of 64 bits without a sign do not fit.
     return WHOLE if pa.types.is_integer(kind) and not pa.types.is_uint64(kind) else TEXT
@@ -185,6 +185,9 @@ def _sql_extra(column: str, kind: pa.DataType) -> str:
         return f"epoch_us({name})"
     if held == NANOSECONDS:
         return f"epoch_ns({name})"
+    if pa.types.is_decimal(kind):
+        # By its text, which every engine rounds to the nearest number.
+        return f"CAST(CAST({name} AS VARCHAR) AS DOUBLE)"
     return (
         f"CAST({name} AS {'DOUBLE' if held == REAL else 'BIGINT' if held == WHOLE else 'VARCHAR'})"
     )
@@ -210,6 +213,8 @@ def _extra_values(column: pa.Array) -> list[Any]:
         column = column.cast(pa.date32()).cast(pa.int32())
     elif pa.types.is_boolean(kind):
         column = column.cast(pa.string())
+    elif pa.types.is_decimal(kind):
+        column = column.cast(pa.string()).cast(pa.float64())
     elif pa.types.is_floating(kind):
         column = column.cast(pa.float64())
     elif is_text(kind):

@@ -269,9 +269,11 @@ def as_parquet(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]])
     arrays: dict[str, pa.Array] = {}
     for name, values in columns.items():
         known = [None if value == "" else value for value in values]
-        if name in ("price", "age"):
+        if name == "age":
             known = [None if value is None else float(value) for value in known]
         array = pa.array(known)
+        if name == "price":
+            array = array.cast(pa.decimal128(20, 9))
         if name == "tags":
             array = pa.array([None if value is None else value.split("|") for value in known])
         elif name in ("when", "release date"):

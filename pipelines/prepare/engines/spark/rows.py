@@ -238,6 +238,8 @@ def _extra(column: Column, held: str, kind: pa.DataType) -> Column:
         return sf.unix_micros(column.cast("timestamp"))
     if held == DAYS:
         column = sf.unix_date(column)
+    if pa.types.is_decimal(kind):
+        column = column.cast("string")
     return column.cast({TEXT: "string", REAL: "double"}.get(held, "bigint"))
 
 
