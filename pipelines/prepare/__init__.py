@@ -213,7 +213,7 @@ def _prepare(args: argparse.Namespace, requests: Sequence[Request], folder: Path
                 last = tables.last_time(engine, split)
                 until = None if last is None else splits.in_seconds(last, source.readers)
                 raw = RawFeatures(requests, side_tables, spools, kept_rows, until)
-                features, found_tables = write_features(folder, raw, counts)
+                features, found_tables = write_features(folder, raw, counts, args.threads)
                 if found_tables:
                     statistics["side_tables"] = found_tables
     shutil.rmtree(work)

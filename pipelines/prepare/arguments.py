@@ -172,7 +172,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"({DEFAULT_MEMORY})",
     )
     engine.add_argument(
-        "--threads", type=cli.positive, metavar="N", help="number of DuckDB threads (all cores)"
+        "--threads", type=cli.positive, metavar="N", help="number of threads (all cores)"
     )
     engine.add_argument(
         "--spark-master",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,46 +61,64 @@ class RawFeatures:
 
 
 def write_features(
-    folder: Path, raw: RawFeatures, item_counts: np.ndarray
+    folder: Path, raw: RawFeatures, item_counts: np.ndarray, threads: int | None = None
 ) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
-    """Writes the columns of all features.
+    """Writes the columns of all features, several at a time.
 
     Args:
       folder: the prepared data, with all else in it.
       raw: the raw values.
       item_counts: ``[num_items]`` interactions of each item in the training split.
+      threads: number of features at a time; by default that of the processor's cores.
 
     Returns:
       The entries of the features in the manifest, and statistics of the side tables.
     """
-    entries: dict[str, dict[str, Any]] = {of: {} for of in BELONGINGS}
     places = {of: _places(folder, table) for of, table in raw.tables.items()}
-    for request in raw.requests:
-        parts = _parts(request, raw, places)
-        if request.of == ITEM:
-            trained = places[ITEM][None][item_counts > 0]
-            training = Blocks(partial(raw.tables[ITEM].blocks, request.column, trained))
-        else:
-            training = parts["train"]
-        spec = fit(request, training, raw.until)
-        counts = {"missing": 0, "unreadable": 0, "unknown": 0}
-        for split, blocks in parts.items():
-            for name, count in _write_column(folder / column_folder(spec, split), spec, blocks):
-                counts[name] += count
-        if spec.vocabulary is not None:
-            path = folder / vocabulary_file(spec)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(path, "w", encoding="utf-8", newline="\n") as file:
-                file.writelines(f"{value}\n" for value in spec.vocabulary)
-        entries[spec.of][spec.name] = {
-            "kind": spec.kind,
-            "column": spec.column,
-            "inferred": request.kind is None,
-            **counts,
-            **spec.options,
-        }
+
+    def entry(request: Request) -> dict[str, Any]:
+        return _write_feature(folder, request, raw, places, item_counts)
+
+    with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
+        written = pool.map(entry, raw.requests)
+        entries: dict[str, dict[str, Any]] = {of: {} for of in BELONGINGS}
+        for request, found in zip(raw.requests, written):
+            entries[request.of][request.name] = found
     statistics = {of: _statistics(table, places[of]) for of, table in raw.tables.items()}
     return {of: found for of, found in entries.items() if found}, statistics
+
+
+def _write_feature(
+    folder: Path,
+    request: Request,
+    raw: RawFeatures,
+    places: Mapping[str, Mapping[str | None, np.ndarray]],
+    item_counts: np.ndarray,
+) -> dict[str, Any]:
+    """Writes the columns of a feature, and returns its entry in the manifest."""
+    parts = _parts(request, raw, places)
+    if request.of == ITEM:
+        trained = places[ITEM][None][item_counts > 0]
+        training = Blocks(partial(raw.tables[ITEM].blocks, request.column, trained))
+    else:
+        training = parts["train"]
+    spec = fit(request, training, raw.until)
+    counts = {"missing": 0, "unreadable": 0, "unknown": 0}
+    for split, blocks in parts.items():
+        for name, count in _write_column(folder / column_folder(spec, split), spec, blocks):
+            counts[name] += count
+    if spec.vocabulary is not None:
+        path = folder / vocabulary_file(spec)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "w", encoding="utf-8", newline="\n") as file:
+            file.writelines(f"{value}\n" for value in spec.vocabulary)
+    return {
+        "kind": spec.kind,
+        "column": spec.column,
+        "inferred": request.kind is None,
+        **counts,
+        **spec.options,
+    }
 
 
 def _places(folder: Path, table: SideTable) -> dict[str | None, np.ndarray]:
