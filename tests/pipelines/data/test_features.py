@@ -178,7 +178,7 @@ def test_a_file_that_is_missing(folder: Path, name: str) -> None:
 )
 def test_a_manifest_that_does_not_say_how(folder: Path, name: str, change: dict[str, Any]) -> None:
     edit_manifest(folder, lambda manifest: manifest["features"]["item"][name].update(change))
-    with pytest.raises(UserError, match=f"item feature '{name}' how it is encoded"):
+    with pytest.raises(UserError, match=f"how the item feature '{name}' is encoded"):
         PreparedData.load(folder)
 
 

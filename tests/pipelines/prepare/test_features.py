@@ -344,7 +344,7 @@ def test_a_changed_table_is_another_input(
         (["--item-features", "brand"], "--item-features requires --items"),
         (["--users", "users.csv"], "--users requires --user-features"),
         (["--users-id", "x"], "--users-id requires --users"),
-        (["--items", "none.csv", "--item-features", "brand"], "none.csv should be a file"),
+        (["--items", "none.csv", "--item-features", "brand"], "none.csv does not exist"),
         (["--items", "x.json", "--item-features", "brand"], "should end in .csv, .tsv or .parquet"),
         (["--items", "items.csv", "--item-features", "colour"], "column 'colour' is not in the"),
         (["--items", "users.csv", "--item-features", "age"], "column 'item' is not .*--items-id"),

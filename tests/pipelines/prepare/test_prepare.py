@@ -347,8 +347,11 @@ def test_what_duckdb_cannot_take(tmp_path, capsys, option, value, expected):
 def test_loading_says_what_is_wrong(tmp_path):
     path = write_csv(tmp_path / "events.csv", make_log())
     out = tmp_path / "out"
-    with pytest.raises(UserError, match="no manifest.json"):
+    with pytest.raises(UserError, match="does not exist. Run"):
         PreparedData.load(out)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="no manifest.json"):
+        PreparedData.load(tmp_path / "empty")
     prepare("--source", "csv", "--input", path, "--out", out)
     with pytest.raises(UserError, match="split should be one of"):
         PreparedData.load(out).split("dev")
