@@ -312,7 +312,10 @@ def test_tables_alone_are_cut_into_shards(shape: tuple[int, ...], parts: list[in
     "options, message",
     [
         ("--strategy parameter-server --optimizer adam", "lazy-adam or auto"),
-        ("--strategy parameter-server --mixed-precision", "cannot be combined with --mixed-precision"),
+        (
+            "--strategy parameter-server --mixed-precision",
+            "cannot be combined with --mixed-precision",
+        ),
         ("--strategy multi-worker --memory-size 9", "--memory-size should be 0"),
         ("--strategy mirrored --replicas 2 --memory-size 9", "--memory-size should be 0"),
         ("--strategy multi-worker --replicas 2", "--strategy mirrored"),
