@@ -62,7 +62,7 @@ _LAYOUT = (
 )
 
 
-# What is read of a manifest, where it is there. Features are checked where they are read.
+# The parts of a manifest that are read, if present. Features are checked where they are read.
 _COUNTS = (
     "rows unwanted_rows bad_rows duplicates users items interactions filtered_users filtered_items "
     "filtered_interactions users_not_in_train items_not_in_train held_out_items "
@@ -158,7 +158,10 @@ class PreparedData:
         if not path.exists():
             raise UserError(f"{path} does not exist. Run '{command('prepare')}' to create it.")
         if not (path / MANIFEST).is_file():
-            raise UserError(f"{path} is not a folder of prepared data: no {MANIFEST}. {REMEDY}")
+            raise UserError(
+                f"{path} is not a folder of prepared data: no {MANIFEST}. Choose a folder that "
+                f"'{command('prepare')}' has written."
+            )
         manifest = read_json(path / MANIFEST, dict)
         version = manifest.get("format_version")
         if version != FORMAT_VERSION:

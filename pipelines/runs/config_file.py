@@ -86,7 +86,7 @@ def _parse(file: Path) -> Any:
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         kind = "JSON" if file.suffix == ".json" else "YAML"
         reason = " ".join(str(error).split())
-        raise UserError(f"--config {file} should be {kind}. {reason}.") from error
+        raise UserError(f"--config {file} should be {kind}, but: {reason}.") from error
 
 
 def _yaml_loader() -> Any:

@@ -25,7 +25,7 @@ CONFIG = "config.json"
 RESULT = "result.json"
 LOCK = ".lock"
 
-# What is read of the two files, where it is there.
+# The parts of the two files that are read, if they are present.
 _CONFIG_SHAPE = {
     "settings": dict,
     "strategy": {"name": str},
@@ -86,8 +86,8 @@ class Run:
             raise UserError(f"{path} does not exist. Run '{command('train')}' to create it.")
         if not (path / CONFIG).is_file():
             raise UserError(
-                f"{path} is not the folder of a training run: no {CONFIG}. Run "
-                f"'{command('train')}' to make one."
+                f"{path} is not the folder of a training run: no {CONFIG}. Choose a folder that "
+                f"'{command('train')}' has written."
             )
         config = read_json(path / CONFIG, dict)
         check_shape(path / CONFIG, config, _CONFIG_SHAPE, "Train again.")

@@ -259,7 +259,7 @@ def test_errors_name_the_file(text: str, message: str, write: Callable[..., Path
 def test_files_that_cannot_be_read(write: Callable[..., Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="There is no such file"):
         parsed("--config", tmp_path / "none.yaml")
-    with pytest.raises(UserError, match="should be JSON. Expecting"):
+    with pytest.raises(UserError, match="should be JSON, but: Expecting"):
         parsed("--config", write("{", "run.json"))
     (tmp_path / "raw.yaml").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(UserError, match="UTF-8"):
