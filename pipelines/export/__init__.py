@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep-versions",
         type=cli.positive,
         metavar="N",
-        help="number of newest versions to keep; older ones are removed (all)",
+        help="number of versions to keep, the newest ones; older ones are removed (all)",
     )
     parser.add_argument(
         "--embedded",
@@ -75,9 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--vectors",
         choices=FORMATS,
-        help="write the vectors of the items for another search engine, and the query model, in "
-        "place of a model with an index. parquet: for vector databases; jsonl: for Vertex AI "
-        "Vector Search; faiss: an index file of FAISS (no)",
+        help="write the item vectors for another search engine, with the query model, instead of a "
+        "model with an index. parquet: for vector databases; jsonl: for Vertex AI Vector Search; "
+        "faiss: an index file of FAISS (none)",
     )
 
 

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shard",
         type=cli.count,
         metavar="N",
-        help="number of the only shard to write, from 0, if several processes share the work (all)",
+        help="write this shard only, counted from 0, if several processes share the work (all)",
     )
     parser.add_argument(
         "--overwrite",

@@ -98,25 +98,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="8:1:1",
         metavar="SPLIT",
         help="relative numbers of train, valid and test users, such as 8:1:1; or leave-one-out: "
-        "each user's last item is the test target, the last but one the valid target, and the "
-        "others are for training; or time: --split-at divides the log for all users (%(default)s)",
+        "each user's last item is the test target, the one before it the valid target, and the "
+        "others are for training; or time: --split-at divides the log at the same two points for "
+        "all users (%(default)s)",
     )
     filters.add_argument(
         "--split-at",
         nargs=2,
         metavar="TIME",
-        help="for --split time, when valid and test begin: two times as the log has them, or two "
-        "percentages of the interactions (80%% 90%%)",
+        help="for --split time, where valid and test begin: two times in the format of the log, or "
+        "two percentages of its interactions (80%% 90%%)",
     )
     for kind, meaning in (
-        ("cold", "items without an interaction in train"),
-        ("repeated", "items that the user has chosen before"),
+        ("cold", "have no interaction in train"),
+        ("repeated", "the user has chosen before"),
     ):
         filters.add_argument(
             f"--drop-{kind}-targets",
             action="store_true",
-            help=f"leave targets out of valid and test that are {meaning}; they are counted in "
-            "any case (off)",
+            help=f"leave out valid and test targets that {meaning}; they are counted in any case "
+            "(off)",
         )
     filters.add_argument(
         "--hold-out-items",

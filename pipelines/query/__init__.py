@@ -21,7 +21,7 @@ from ..prepare.rows.values import DATE, parse_time, time_form
 from ..serve.temporary import Server, temporary_server
 
 _HISTORY = "history"
-# What is read of export.json, where it is there.
+# The parts of export.json that are read, if they are present.
 _RECORD_SHAPE = {
     "top_n": int,
     "inputs": [str],
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     who.add_argument(
         "--history",
         metavar="IDS",
-        help="comma-separated item ids, oldest first; '' asks for a user without a history",
+        help="comma-separated item ids, oldest first; '' stands for an empty history",
     )
     who.add_argument(
         "--user", metavar="ID", help="id of the user, for a model that takes one id as its query"

@@ -74,7 +74,7 @@ class FeatureFields:
     item_features: str = _names("the items")
     user_features: str = _names("the users")
     context_features: str = _names("the interactions")
-    feature_dim: int = Option(Whole(1), 8, "size of the vector of each feature", _GROUP).field
+    feature_dim: int = Option(Whole(1), 8, "size of the embedding of each feature", _GROUP).field
     item_id_dropout: float = Option(
         Real(least=0.0, most=0.9),
         0.1,

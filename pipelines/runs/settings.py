@@ -70,7 +70,7 @@ class TrainSettings(FeatureFields, LossFields):
 
     dim: int = _setting(Whole(1), 32, "size of the embeddings", "model")
     stddev: float = _setting(
-        Real(above=0.0), 0.05, "standard deviation that the embeddings start from", "model"
+        Real(above=0.0), 0.05, "standard deviation of the initial embeddings", "model"
     )
     tower: str = _setting(
         OneOf(("history", "matrix-factorization")),
@@ -84,12 +84,15 @@ class TrainSettings(FeatureFields, LossFields):
         "encoder of the history: the mean of its items, a GRU, or causal self-attention",
         "model",
     )
-    blocks: int = _setting(Whole(1), 2, "blocks of --encoder transformer", "model")
+    blocks: int = _setting(Whole(1), 2, "number of blocks of --encoder transformer", "model")
     heads: int = _setting(
-        Whole(1), 1, "attention heads of --encoder transformer, which divide --dim", "model"
+        Whole(1),
+        1,
+        "number of attention heads of --encoder transformer; it must divide --dim",
+        "model",
     )
     dropout: float = _setting(
-        Real(least=0.0, most=0.9), 0.2, "share that --encoder transformer drops", "model"
+        Real(least=0.0, most=0.9), 0.2, "dropout rate of --encoder transformer", "model"
     )
     similarity: str = _setting(
         OneOf(("cosine", "dot")), "cosine", "similarity function used for scoring", "model"
@@ -97,7 +100,7 @@ class TrainSettings(FeatureFields, LossFields):
     item_bias: bool = _setting(
         Flag(),
         False,
-        "learn a bias of each item, which is added to the similarity as one more dimension",
+        "learn a bias for each item, and add it to the similarity as one more dimension",
         "model",
     )
     temperature: float = _setting(
@@ -119,10 +122,16 @@ class TrainSettings(FeatureFields, LossFields):
         shown_default="all; sequences for a transformer",
     )
     batch_size: int = _setting(
-        Whole(1), 256, "examples per step, or sequences with --positions sequences", "examples"
+        Whole(1),
+        256,
+        "number of examples per step, or of sequences with --positions sequences",
+        "examples",
     )
     negatives_per_example: int = _setting(
-        Whole(0), 10, "uniform negatives per example, which the whole batch shares", "examples"
+        Whole(0),
+        10,
+        "number of uniform negatives per example; the whole batch shares them",
+        "examples",
     )
     whole_catalogue: bool = _setting(
         Flag(), False, "use every item of the catalogue as a negative, without sampling", "examples"
@@ -151,7 +160,7 @@ class TrainSettings(FeatureFields, LossFields):
     weight_decay: float = _setting(
         Real(least=0.0),
         0.0,
-        "factor of the weights that is added to their gradient (coupled L2)",
+        "L2 weight decay: this multiple of the weights is added to their gradient",
         "optimization",
     )
     schedule: str = _setting(
@@ -189,7 +198,7 @@ class TrainSettings(FeatureFields, LossFields):
     monitor_average: str = _setting(
         OneOf(("users", "pairs")),
         "users",
-        "how that metric is averaged: over users, or over pairs of user and target",
+        "how --monitor is averaged: over users, or over pairs of user and target",
         "validation",
     )
     max_validation_users: int | None = _setting(
@@ -202,7 +211,7 @@ class TrainSettings(FeatureFields, LossFields):
     early_stopping_patience: int = _setting(
         Whole(0),
         3,
-        "validations without a new best before training stops; 0 for never",
+        "number of validations without a new best after which training stops; 0 for never",
         "validation",
     )
     cutoffs: tuple[int, ...] = _setting(

@@ -64,7 +64,7 @@ class Connection(web.RequestHandler):
         self._is_half_closed = False
         # The body of the latest request that has been parsed.
         self._body: Any = None
-        # Bytes since the parser has last come to something.
+        # Bytes that have arrived since the parser last made progress.
         self._unparsed = 0
         self._is_refused = False
         self.is_fresh = True
@@ -172,7 +172,7 @@ class Connection(web.RequestHandler):
         return response
 
     def _parsed(self) -> tuple[int, int]:
-        """What the parser has come to: numbers that change with each header and with each body."""
+        """The progress of the parser: numbers that change with each header and with each body."""
         return len(self._messages), self._body.total_bytes if self._body is not None else 0
 
     def _refuse(self) -> None:

@@ -39,11 +39,11 @@ from .options import Request
 
 NUM_BUCKETS = 4096
 NUM_QUANTILES = 32
-# A kind is inferred from so many training values, and quantiles are estimated from so many.
+# Numbers of training values that a kind is inferred from, and that quantiles are estimated from.
 SAMPLED_VALUES = 100_000
 QUANTILE_VALUES = 1 << 22
 
-# Of so many values, one has to have a separator in it for the others to be tags, too.
+# Text becomes tags if at least one value in this many has a separator in it.
 _FEWEST_TAGS = 20
 _WORDS_OF_TEXT = 3
 # Up to this share of numbers or times may be something else.

@@ -58,7 +58,7 @@ MARGIN = Option(Real(least=0.0), 5.0, "margin of the hinge kernel")
 PULL = Option(
     Real(above=0.0, most=2.0),
     1.0,
-    "how strongly positives are pulled, as a share of how strongly negatives are pushed away",
+    "how strongly positives are pulled up, relative to how strongly negatives are pushed down",
 )
 EASING = Option(
     Real(least=0.0),
