@@ -27,7 +27,16 @@ LAYERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "pipelines: the steps",
         "#fde9d9",
-        ("prepare", "train", "evaluate", "experiments", "embed, export", "serve", "query"),
+        (
+            "synthesize",
+            "prepare",
+            "train",
+            "evaluate",
+            "experiments",
+            "embed, export",
+            "serve",
+            "query",
+        ),
     ),
     ("pipelines: shared", "#fdf4e3", ("runs", "data", "common")),
     ("tfrs_croloss: whole models", "#d6ebf5", ("models", "serving")),
