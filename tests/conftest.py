@@ -15,7 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # as in pipelines/__init__.py
 
 from tests.support.processes import ROOT, python_output
-from tests.support.tiny_run import tiny_data, tiny_run  # noqa: F401
+from tests.support.tiny_run import tiny_data, tiny_log, tiny_run  # noqa: F401
 
 # As in the console of a step: with many models in one process, TensorFlow warns of retracing.
 logging.getLogger("tensorflow").setLevel(logging.ERROR)

@@ -20,11 +20,11 @@ FREE = {
 }
 
 
-def words(step, place, data, run):
+def words(step, place, log, data, run):
     options = "--dim 8 --max-steps 20 --steps-per-epoch 10 --monitor recall@20 --cutoffs 20"
     return {
         "synthesize": ("--users", 300, "--items", 200, "--out", place / "events.csv"),
-        "prepare": ("--source", "csv", "--input", data.parent / "events.csv", "--out", place / "p"),
+        "prepare": ("--source", "csv", "--input", log, "--out", place / "p"),
         "train": ("--data", data, "--out", place / "run", *options.split()),
         "evaluate": ("--run", place / "run", "--data", data, "--cutoffs", 20),
         "embed": ("--run", run, "--out", place / "vectors", "--shards", 4),
@@ -38,7 +38,7 @@ SLOW = ("train", "export")
 @pytest.mark.parametrize(
     "step", [pytest.param(step, marks=[pytest.mark.slow] * (step in SLOW)) for step in FREE]
 )
-def test_steps(step, small_disk, tiny_data, tiny_run, capsys):  # noqa: F811
+def test_steps(step, small_disk, tiny_log, tiny_data, tiny_run, capsys):  # noqa: F811
     for free in FREE[step]:
         taken = 0
         if step == "evaluate":
@@ -47,6 +47,6 @@ def test_steps(step, small_disk, tiny_data, tiny_run, capsys):  # noqa: F811
         place = small_disk(free + taken)
         if step == "evaluate":
             shutil.copytree(tiny_run, place / "run")
-        arguments = (step, *words(step, place, tiny_data, tiny_run))
+        arguments = (step, *words(step, place, tiny_log, tiny_data, tiny_run))
         assert main([str(word) for word in arguments]) == 2, free
         check_one_line(capsys.readouterr().err, place)

@@ -20,16 +20,24 @@ OPTIONS = (
 
 
 @pytest.fixture(scope="session")
-def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Prepared data of 800 users."""
-    folder = tmp_path_factory.mktemp("tiny")
-    log = folder / "events.csv"
+def tiny_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log of 800 users, as CSV."""
+
+    def synthesize(folder: Path) -> None:
+        run_step("synthesize", "--out", folder / "events.csv", "--users", 800, "--items", 600)
+
+    folder = tmp_path_factory.mktemp("tiny") / "log"
+    return made_once(folder, synthesize, tmp_path_factory) / "events.csv"
+
+
+@pytest.fixture(scope="session")
+def tiny_data(tiny_log: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log, prepared."""
 
     def prepare(out: Path) -> None:
-        run_step("synthesize", "--out", log, "--users", 800, "--items", 600)
-        run_step("prepare", "--source", "csv", "--input", log, "--out", out)
+        run_step("prepare", "--source", "csv", "--input", tiny_log, "--out", out)
 
-    return made_once(folder / "prepared", prepare, tmp_path_factory)
+    return made_once(tiny_log.parent.with_name("prepared"), prepare, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
