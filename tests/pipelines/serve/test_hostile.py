@@ -204,7 +204,8 @@ def test_a_client_that_asks_first_may_send(connect):
     assert received(connection).startswith(b"HTTP/1.1 200 ")
     # One that asks for too much need not send it.
     connection = connect(post(b"", "Expect: 100-continue", "Content-Length: 99999999"))
-    assert connection.recv(15) == b"HTTP/1.1 413 Re"
+    # What follows the number has other words in Python 3.13.
+    assert connection.recv(13) == b"HTTP/1.1 413 "
 
 
 # Silence
