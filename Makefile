@@ -32,7 +32,7 @@ help:  ## list the targets
 install: $(READY)  ## make the virtual environment with pinned versions
 
 $(READY): setup.cfg $(PINS)
-	@test -f $(PINS) || { echo "error: Python 3.10 to 3.13 is needed; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Set PYTHON, e.g. make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 2; }
+	@test -f $(PINS) || { echo "error: Python 3.10 to 3.13 is needed; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 | head -1). Set PYTHON, e.g. make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	@awk '/^[^ ]/ {is_uv = /^uv==/} is_uv' $(PINS) > $(VENV)/uv.txt
 	$(PIP) --require-hashes --requirement $(VENV)/uv.txt
