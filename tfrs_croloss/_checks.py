@@ -9,9 +9,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 
 _MAX_ROWS_IN_MESSAGE = 10
+# Fits an int64, with room for sums.
+_MAX_BYTES = 2**62
 
 
 def positive_number(name: str, value: Any, *, remedy: str) -> float:
@@ -20,6 +24,11 @@ def positive_number(name: str, value: Any, *, remedy: str) -> float:
     if number <= 0.0:
         raise ValueError(
             f"`{name}` should be a finite number above 0. Received: {value!r}. {remedy}"
+        )
+    if number < float(np.finfo(np.float32).tiny):
+        raise ValueError(
+            f"`{name}` should be a finite number above 0. Received: {value!r}, which is 0 in "
+            f"float32. {remedy}"
         )
     return number
 
@@ -37,10 +46,17 @@ def non_negative_number(name: str, value: Any, *, remedy: str) -> float:
 def _finite_number(name: str, value: Any, required: str, remedy: str) -> float:
     try:
         number = float(value)
+    except OverflowError:
+        number = math.inf
     except (TypeError, ValueError):
         number = math.nan
     if isinstance(value, (bool, str)) or not math.isfinite(number):
-        raise ValueError(f"`{name}` should be {required}. Received: {value!r}. {remedy}")
+        raise ValueError(f"`{name}` should be {required}. Received: {value!r:.80}. {remedy}")
+    if abs(number) > float(tf.float32.max):
+        raise ValueError(
+            f"`{name}` should be {required}. Received: {value!r:.80}, which is infinite in "
+            f"float32. {remedy}"
+        )
     return number
 
 
@@ -77,7 +93,7 @@ def bytes_or_none(name: str, value: Any) -> int | None:
     if value is None:
         return None
     remedy = "Give the number of bytes, or None for the default."
-    return max(int(positive_number(name, value, remedy=remedy)), 1)
+    return min(max(int(positive_number(name, value, remedy=remedy)), 1), _MAX_BYTES)
 
 
 def one_of(name: str, value: Any, choices: Sequence[str]) -> str:
@@ -203,10 +219,10 @@ def rows(values: tf.Tensor, wrong: tf.Tensor, message: str) -> tf.Tensor:
 
     Eager code raises a ``ValueError``; inside a ``tf.function`` an assertion raises a
     ``tf.errors.InvalidArgumentError`` when it runs. XLA drops assertions, so compiled code
-    cannot raise.
+    cannot raise: there, floats in wrong rows become NaN, so that they do not look like good ones.
 
     Args:
-      values: any tensor; it is returned.
+      values: a vector or a matrix with a row for each query; it is returned.
       wrong: ``[num_queries]`` booleans.
       message: says what was required, and the remedy.
     """
@@ -222,8 +238,17 @@ def rows(values: tf.Tensor, wrong: tf.Tensor, message: str) -> tf.Tensor:
         [message, "Rows:", tf.where(wrong)[:, 0]],
         summarize=_MAX_ROWS_IN_MESSAGE,
     )
+    if values.dtype.is_floating and is_compiled_with_xla():
+        places = wrong[:, tf.newaxis] if values.shape.rank == 2 else wrong
+        values = tf.where(places, tf.constant(math.nan, values.dtype), values)
     with tf.control_dependencies([check]):
         return tf.identity(values)
+
+
+def is_compiled_with_xla() -> bool:
+    """Whether the function that is being traced will be compiled with XLA."""
+    graph = tf.compat.v1.get_default_graph()
+    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
 def floating(name: str, values: tf.Tensor, dtype: tf.DType | None = None) -> tf.Tensor:

@@ -89,6 +89,92 @@ def test_nothing_costs_nothing(form):
         assert tape.gradient(value, empty).shape == (0, 3)
 
 
+def test_rows_of_more_than_32_bits_are_not_other_rows():
+    task, vectors = CatalogueRetrieval(CROLoss()), tf.eye(4)
+    for number in (2**32 + 1, -(2**32), 2**63 - 1, 4, -1):
+        with pytest.raises(ValueError, match="`positive_items` should be from 0"):
+            task(vectors[:2], vectors, tf.constant([0, number], tf.int64))
+        known = tf.RaggedTensor.from_row_lengths(tf.constant([number], tf.int64), [1, 0])
+        with pytest.raises(ValueError, match="`known_positive_items` should be from 0"):
+            task(vectors[:2], vectors, [0, 1], known_positive_items=known)
+    small = tf.constant([0, 1], tf.uint8)
+    wide = tf.constant(np.random.default_rng(0).normal(size=[300, 4]), tf.float32)
+    assert task(vectors[:2], wide, small) == task(vectors[:2], wide, [0, 1])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda value: CROLoss(num_items=value),
+        lambda value: CROLoss(alpha=value),
+        lambda value: CROLoss(kernel={"name": "hinge", "margin": value}),
+        lambda value: CROLoss(retrieval_size=value),
+        lambda value: Retrieval(temperature=value),
+        lambda value: CatalogueRetrieval(CROLoss(), temperature=value),
+    ],
+    ids=["num_items", "alpha", "margin", "retrieval_size", "temperature", "catalogue"],
+)
+def test_numbers_that_do_not_fit_the_type(make):
+    for value in (10**400, 1e39):
+        with pytest.raises(ValueError, match=r"should be a.* number .* Received: 1"):
+            make(value)
+
+
+def test_temperatures_that_are_zero_in_the_type():
+    with pytest.raises(ValueError, match="`temperature` .* Received: 1e-50, which is 0 in float32"):
+        Retrieval(temperature=1e-50)
+
+
+def test_any_number_of_bytes_is_a_budget():
+    for value in (10**30, 1e30):
+        task = Retrieval(CROLoss(), memory_budget=value)
+        assert task(tf.eye(2), tf.eye(2)) == Retrieval(CROLoss())(tf.eye(2), tf.eye(2))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        pytest.param(loss, marks=[pytest.mark.slow] * (place > 0), id=type(loss).__name__)
+        for place, loss in enumerate([LOSSES[0], LambdaCROLoss(), *LOSSES[-6:]])
+    ],
+)
+def test_under_xla_which_cannot_raise_a_wrong_row_is_nan(loss):
+    vectors = tf.eye(4)
+    scores = tf.constant([[1.0, 2.0, 3.0]])
+    hidden = tf.constant([[True] * 4, [True, False, True, True]])
+    calls = {
+        "labels": (
+            lambda labels: loss(labels, scores),
+            tf.constant([[1.0, 0.0, 0.0]]),
+            [[[0.9, 0.05, 0.05]], [[1.0, np.nan, 0.0]], [[2.0, 0.0, 0.0]], [[0.0, 0.0, 0.0]]],
+        ),
+        "catalogue": (
+            lambda items: CatalogueRetrieval(loss)(vectors[:2], vectors, items),
+            tf.constant([0, 1]),
+            [[0, 4], [0, -1]],
+        ),
+        "score_mask": (
+            lambda mask: Retrieval(loss)(vectors[:2], vectors, score_mask=mask),
+            tf.constant([[True] * 4] * 2),
+            [hidden],
+        ),
+        "score_mask, hard": (
+            lambda mask: Retrieval(loss, num_hard_negatives=2)(
+                vectors[:2], vectors, score_mask=mask
+            ),
+            tf.constant([[True] * 4] * 2),
+            [hidden],
+        ),
+    }
+    for name, (call, right, wrong) in calls.items():
+        compiled = tf.function(call, jit_compile=True)
+        assert np.isfinite(compiled(right)), name
+        for value in wrong:
+            assert np.isnan(compiled(tf.constant(value, right.dtype))), (name, value)
+            with pytest.raises(ValueError, match="should"):
+                call(tf.constant(value, right.dtype))
+
+
 @pytest.mark.slow
 def test_under_xla_which_cannot_raise_a_wrong_probability_is_nan():
     vectors = tf.constant(np.random.default_rng(0).normal(size=[4, 3]), tf.float32)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
+from tfrs_croloss import _checks
 from tfrs_croloss.losses import kernels
 from tfrs_croloss.losses._objective import Objective, RankObjective
 
@@ -171,7 +171,4 @@ def _is_mute() -> bool:
     if tf.executing_eagerly():
         return False
     remote = (tf.distribute.experimental.ParameterServerStrategy, tf.distribute.TPUStrategy)
-    graph = tf.compat.v1.get_default_graph()
-    return isinstance(tf.distribute.get_strategy(), remote) or bool(
-        control_flow_util.GraphOrParentsInXlaContext(graph)
-    )
+    return isinstance(tf.distribute.get_strategy(), remote) or _checks.is_compiled_with_xla()

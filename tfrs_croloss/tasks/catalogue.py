@@ -15,6 +15,9 @@ from tfrs_croloss.losses.base import RetrievalLoss
 from tfrs_croloss.losses.ranks import RankEstimator
 from tfrs_croloss.tasks import _metrics
 
+# In place of a row that does not exist, in code compiled with XLA, where checks cannot raise.
+_NO_ROW = -1
+
 
 @tf.keras.utils.register_keras_serializable(package="tfrs_croloss")
 class CatalogueRetrieval(_keras.TaskLayer):
@@ -142,11 +145,15 @@ class CatalogueRetrieval(_keras.TaskLayer):
                 num_items = count + 1.0
             return RankEstimator(num_items, tf.zeros_like(count), tf.ones_like(count))
 
+        row_weights = self._loss.reduction_weights(num_queries, dtype, sample_weight)
+        row_weights = tf.where(
+            tf.equal(positive_items, _NO_ROW), tf.constant(float("nan"), dtype), row_weights
+        )
         loss = weighted_loss(
             scaled,
             catalogue,
             positive_items,
-            self._loss.reduction_weights(num_queries, dtype, sample_weight),
+            row_weights,
             objective,
             Competition(exact, dropped=None if known is None else dropped),
             self._memory_budget,
@@ -208,6 +215,11 @@ def _rows_of(catalogue: tf.Tensor, name: str, items: tf.Tensor) -> tf.Tensor:
             f"`{name}` should be rows of `catalogue_embeddings`, as integers. Received dtype: "
             f"{items.dtype.name}. Look string ids up in the order of the catalogue first."
         )
-    items = tf.cast(items, tf.int32)
-    wrong = tf.logical_or(items < 0, items >= tf.shape(catalogue)[0])
-    return _checks.rows(items, wrong, f"`{name}` should be from 0 to the number of items minus 1.")
+    # Compared before they are narrowed: 2 ** 32 + 1 would become 1.
+    items = tf.cast(items, tf.int64)
+    wrong = tf.logical_or(items < 0, items >= tf.shape(catalogue, tf.int64)[0])
+    message = f"`{name}` should be from 0 to the number of items minus 1."
+    return tf.cast(
+        _checks.rows(tf.where(wrong, tf.constant(_NO_ROW, tf.int64), items), wrong, message),
+        tf.int32,
+    )

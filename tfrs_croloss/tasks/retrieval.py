@@ -404,7 +404,7 @@ class Retrieval(_saving.ModuleState, _keras.TaskLayer):
         losses = pair_losses(
             batch.scores, batch.positive_columns, batch.negatives, estimator, loss.objective
         )
-        if present is not None:
+        if present is not None and loss.mask_rows_without_positive:
             losses = tf.where(present, losses, tf.zeros_like(losses))
         return losses, batch
 
@@ -432,9 +432,9 @@ class Retrieval(_saving.ModuleState, _keras.TaskLayer):
         row_weights = loss.reduction_weights(allowed.num_queries, dtype, sample_weight)
         if allowed.score_mask is not None:
             present = tf.linalg.diag_part(allowed.score_mask)
-            row_weights = tf.where(
-                present, _checked(row_weights, present, loss), tf.zeros_like(row_weights)
-            )
+            row_weights = _checked(row_weights, present, loss)
+            if loss.mask_rows_without_positive:
+                row_weights = tf.where(present, row_weights, tf.zeros_like(row_weights))
         if self._temperature is not None:
             query_embeddings = query_embeddings / self._temperature
 
