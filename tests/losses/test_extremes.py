@@ -89,6 +89,57 @@ def test_nothing_costs_nothing(form):
         assert tape.gradient(value, empty).shape == (0, 3)
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_items": 10**15, "rank_estimate": "unbiased"}],
+    ids=["probabilities", "unbiased"],
+)
+def test_weights_of_millions_of_candidates_that_are_far_ahead(form, options):
+    """The weight times the gap, 1e12 times 1e29, does not fit the type."""
+    if form == "catalogue" or (form == "scores" and not options):
+        pytest.skip("has no weights")
+    probability = {} if options else {"candidate_sampling_probability": [1e-12] * 3}
+    for kernel in oracle.DIFFERENTIABLE:
+        for loss in (CROLoss(1.0, kernel, **options), LambdaCROLoss(kernel=kernel, **options)):
+            task = FORMS[form](loss)
+            candidates = tf.constant([[-LARGE], [LARGE], [0.0]])
+            with tf.GradientTape() as tape:
+                tape.watch(candidates)
+                value = task(tf.constant([[1.0]]), candidates, **probability)
+            assert np.isfinite(float(value)), loss
+            assert np.all(np.isfinite(tape.gradient(value, candidates))), loss
+
+
+def test_the_smallest_probability():
+    tiny = float(np.finfo(np.float32).tiny)
+    for kernel in oracle.DIFFERENTIABLE:
+        scores = tf.constant([[0.0, 50.0, -50.0]])
+        loss = tfrs_croloss.cro_loss(
+            scores, [[1, 0, 0]], kernel=kernel, sampling_probability=[tiny] * 3
+        )
+        assert np.isfinite(float(loss[0])), kernel
+
+
+@pytest.mark.parametrize("kernel", oracle.KERNELS)
+def test_ranks_of_scores_near_the_end_of_the_type(kernel):
+    scores = [[-LARGE, LARGE, 0.0], [LARGE, -LARGE, 0.0]]
+    ranks = soft_rank(tf.constant(scores), [[1, 0, 0], [1, 0, 0]], kernel=kernel)
+    assert np.all(np.isfinite(ranks)), ranks
+    assert ranks[0] > ranks[1] == 1.0
+
+
+def test_nan_is_not_lost_among_the_negatives_that_are_left_out():
+    candidates = tf.constant([[1.0, 0.0], [0.0, 1.0], [np.nan, 0.0], [0.5, 0.5]])
+    for loss in (*LOSSES, None):
+        for count in (1, 2, 3):
+            task = Retrieval(loss, num_hard_negatives=count)
+            assert np.isnan(task(tf.eye(2), candidates)), (loss, count)
+    masked = tf.constant([[True, True, False, True]] * 2)
+    task = Retrieval(CROLoss(), num_hard_negatives=1)
+    assert np.isfinite(task(tf.eye(2), candidates, score_mask=masked))
+
+
 def test_rows_of_more_than_32_bits_are_not_other_rows():
     task, vectors = CatalogueRetrieval(CROLoss()), tf.eye(4)
     for number in (2**32 + 1, -(2**32), 2**63 - 1, 4, -1):

@@ -104,7 +104,8 @@ def _log_rank(chunks: Sequence[kernels.BlockCounts], estimator: RankEstimator) -
     log_scales = _log_scales(chunks)
     if not log_scales:
         total = tf.add_n([counts.total for counts in chunks])
-        return estimator.log_scale + tf.math.log1p(estimator.row_weights * total)
+        total = _numeric.saturated(estimator.row_weights * total)
+        return estimator.log_scale + tf.math.log1p(total)
     log_weights = tf.math.log(estimator.row_weights)
     largest = tf.reduce_max(tf.stack(log_scales), axis=0) + log_weights
     # The sum is divided by the exponential of this: by 1, unless it might not fit the type.

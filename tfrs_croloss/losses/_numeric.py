@@ -32,6 +32,17 @@ def saturating_exp(exponents: tf.Tensor) -> tf.Tensor:
     return tf.exp(tf.minimum(exponents, largest_exponent(exponents.dtype)))
 
 
+def saturated(values: tf.Tensor) -> tf.Tensor:
+    """Sums above 0, at most the largest that leaves headroom; NaN stays NaN.
+
+    >>> print(tf.math.is_finite(saturated(tf.constant([1.0, float("inf")]))).numpy())
+    [ True  True]
+    """
+    largest = tf.constant(float(values.dtype.max) / _HEADROOM, values.dtype)
+    # Minimum would turn NaN into a number under XLA.
+    return tf.where(values > largest, largest, values)
+
+
 def bounded(scores: tf.Tensor) -> tf.Tensor:
     """Scores within a range whose differences, and sums of these, fit the type; NaN stays NaN.
 

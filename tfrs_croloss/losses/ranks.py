@@ -29,6 +29,8 @@ from tfrs_croloss import _checks, _keras
 from tfrs_croloss.losses import _numeric, kernels
 
 RANK_ESTIMATES = ("paper", "unbiased")
+# Sampling probabilities below it count as this much: sums of their inverses fit float32.
+_LEAST = 1e-30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +67,8 @@ class RankEstimator:
     def log_rank_of(self, counts: tf.Tensor, negatives: tf.Tensor) -> tf.Tensor:
         """The logarithm of the rank from the values of a kernel at the gaps."""
         counts = tf.where(negatives, self.weights * counts, tf.zeros_like(counts))
-        return self.log_scale + tf.math.log1p(tf.reduce_sum(counts, axis=-1))
+        total = _numeric.saturated(tf.reduce_sum(counts, axis=-1))
+        return self.log_scale + tf.math.log1p(total)
 
 
 def rank_estimator(
@@ -152,7 +155,7 @@ def soft_rank(
         "`labels` should have exactly one positive that `mask` does not hide in each row. Repeat "
         "the row once per positive, masking the others.",
     )
-    scores = tf.cast(scores, _numeric.compute_dtype(scores.dtype))
+    scores = _numeric.bounded(tf.cast(scores, _numeric.compute_dtype(scores.dtype)))
     estimator = rank_estimator(
         count_true(negatives, scores.dtype),
         num_items=_checks.catalogue_size("num_items", num_items),
@@ -162,7 +165,8 @@ def soft_rank(
     positive = tf.reduce_sum(tf.where(positives, scores, 0.0), axis=-1, keepdims=True)
     gaps = tf.where(negatives, scores - positive, 0.0)
     counts = tf.where(negatives, estimator.weights * comparison_kernel(gaps), 0.0)
-    return tf.exp(estimator.log_scale) * (1.0 + tf.reduce_sum(counts, axis=-1))
+    ranks = tf.exp(estimator.log_scale) * (1.0 + tf.reduce_sum(counts, axis=-1))
+    return _numeric.saturated(ranks)
 
 
 def positives_and_negatives(
@@ -233,7 +237,7 @@ def inverse_probability(values: tf.Tensor, dtype: tf.DType, name: str) -> tf.Ten
     )
     checked = _checks.rows(flat, wrong, message)
     # XLA drops the check above; a wrong probability must not look like a good one.
-    inverse = tf.where(wrong, tf.constant(float("nan"), dtype), 1.0 / checked)
+    inverse = tf.where(wrong, tf.constant(float("nan"), dtype), 1.0 / tf.maximum(checked, _LEAST))
     return tf.ensure_shape(tf.reshape(inverse, tf.shape(values)), values.shape)
 
 

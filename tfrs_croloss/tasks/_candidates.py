@@ -278,7 +278,10 @@ class CandidateBatch:
             return self, None
         negatives = self.negatives
         count = tf.maximum(tf.minimum(count, tf.shape(self.scores)[1] - 1), 0)
-        competing = tf.where(negatives, self.scores, self.scores.dtype.min)
+        # NaN is kept, so that it is not lost among the negatives that are left out.
+        highest = tf.constant(float("inf"), self.scores.dtype)
+        competing = tf.where(tf.math.is_nan(self.scores), highest, self.scores)
+        competing = tf.where(negatives, competing, self.scores.dtype.min)
         _, columns = tf.math.top_k(competing, k=count, sorted=False)
         kept = tf.concat([self.positive_columns[:, tf.newaxis], columns], axis=1)
         considered = tf.concat(

@@ -111,7 +111,7 @@ class ComparisonKernel:
           ``[num_queries]``.
         """
         counts = tf.where(valid, weights * self(gaps), tf.zeros_like(gaps))
-        return tf.math.log1p(tf.reduce_sum(counts, axis=-1))
+        return tf.math.log1p(_numeric.saturated(tf.reduce_sum(counts, axis=-1)))
 
     def block_values(
         self, gaps: tf.Tensor, bound: tf.Tensor | None = None
