@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from ..common.files import installed_versions, read_json, write_json
+from ..common.json_shapes import check_shape
 from ..common.ownership import check_outside
 from ..data.prepared import PreparedData
 from ..errors import DivergedError, UserError
@@ -31,6 +32,26 @@ from ..runs.folder import Run, exclusive, open_run
 from ..train.loop import train
 from .cells import Cell
 from .measure import figures_by_user, measure_gradient, measure_ranks
+
+HISTORY = "history.json"
+
+# What is read of a result, where it is there.
+_HISTORY_SHAPE = [{"*": float}]
+_METRICS = {"standard_errors": {"*": (float, None)}, "*": float}
+_RESULT_SHAPE = {
+    "name": str,
+    "key": str,
+    "loss": str,
+    "settings": {"monitor": str},
+    "seed": int,
+    "versions": {"*": str},
+    "failed": str,
+    "best": {"*": float},
+    "history": _HISTORY_SHAPE,
+    "test": {"users": _METRICS, "pairs": _METRICS, "curve": {"*": [float]}},
+    "gradient": [{"*": float}],
+    "wall_seconds": float,
+}
 
 Result = dict[str, Any]
 AfterValidation = Callable[[dict[str, Any]], None]
@@ -80,7 +101,12 @@ class Runner:
     def result(self, cell: Cell) -> Result | None:
         """The result of a cell; None if it is not finished."""
         path = self._result_path(cell)
-        return read_json(path, dict) if path.is_file() else None
+        if not path.is_file():
+            return None
+        result: Result = read_json(path, dict)
+        remedy = "Remove it, and run the same command again."
+        check_shape(path, result, _RESULT_SHAPE, remedy)
+        return result
 
     def results(self, cells: Sequence[Cell]) -> list[Result | None]:
         """The results of several cells; None for those that are not finished."""
@@ -177,7 +203,7 @@ class Runner:
             )
         except DivergedError as error:
             return {"failed": str(error)}
-        history = read_json(run.path / "history.json", list)
+        history = read_history(run.path)
         found = {
             "best": trained["best"],
             "stopped": trained["stopped"],
@@ -199,6 +225,18 @@ class Runner:
 
     def _print(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
+
+
+def read_history(run_folder: Path) -> list[dict[str, float]]:
+    """The history of a run, one row for each validation.
+
+    Raises:
+      UserError: the file is missing or damaged.
+    """
+    path = run_folder / HISTORY
+    rows: list[dict[str, float]] = read_json(path, list)
+    check_shape(path, rows, _HISTORY_SHAPE, f"Remove {run_folder}, and run the command again.")
+    return rows
 
 
 def monitored(result: Result) -> float:

@@ -22,6 +22,7 @@ from typing import Any
 
 from .. import cli
 from ..common.files import installed_versions, read_json, write_json
+from ..common.json_shapes import check_shape
 from ..common.page import Field, Grid, Text, write_page
 from ..data.prepared import PreparedData
 from ..errors import UserError
@@ -32,10 +33,11 @@ from ..runs.settings import TrainSettings
 from ..runs.spaces import Choice, Draw, Range, Space
 from .cells import SHARED_SETTINGS, Cell, Variant, experiment_folder
 from .compare import base_settings
-from .runner import Runner, monitored
+from .runner import HISTORY, Runner, monitored, read_history
 from .study import study_database
 
 STUDY = "study.db"
+_CONFIG_SHAPE = {"settings": dict, "losses": [str], "data_checksum": str}
 PRUNERS = ("halving", "median", "none")
 _STARTUP_TRIALS = 5
 _HALVING_FACTOR = 3
@@ -268,8 +270,8 @@ class Search:
             if trial.should_prune():
                 raise self._optuna.TrialPruned()
 
-        history = self._runner.run_folder(cell) / "history.json"
-        for row in read_json(history, list) if history.is_file() else []:
+        folder = self._runner.run_folder(cell)
+        for row in read_history(folder) if (folder / HISTORY).is_file() else []:
             trial.report(row[monitor], row["step"])
         try:
             result = self._runner.result(cell) or self._runner.run_one(cell, after_validation)
@@ -353,6 +355,7 @@ def check_same_search(
         write_json(path, config)
         return
     found = read_json(path, dict)
+    check_shape(path, found, _CONFIG_SHAPE, "Choose another folder.")
     different = training_differences(found, config)
     # Searches of older versions had these losses, and did not say so.
     searched = found.get("losses", list(names("family")))

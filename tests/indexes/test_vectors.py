@@ -241,7 +241,7 @@ def test_descriptions_that_are_none_are_refused(written: Path) -> None:
         with pytest.raises(ValueError, match="should describe a shard of vectors in format 1, but"):
             VectorFiles.open(written)
     del record["origin"]
-    for text in ("{", "[]", json.dumps(record)):
+    for text in ("{", "[]", "[" * 100_000, json.dumps(record)):
         file.write_text(text)
         with pytest.raises(ValueError, match="should describe a shard"):
             VectorFiles.open(written)

@@ -303,7 +303,7 @@ def _read_description(path: Path) -> Shard:
         rows = shard_rows(shard.shard, shard.num_shards, shard.num_items)
         if rows != (shard.first, shard.last):
             raise ValueError(f"its rows should be {rows} and are {shard.first, shard.last}")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
             f"{path} should describe a shard of vectors in format {FORMAT_VERSION}, but: {error}. "
             "Remove it and write the shard again."

@@ -13,6 +13,9 @@ from pipelines.common.files import read_json
 from pipelines.common.json_shapes import check_shape
 from pipelines.data.prepared import PreparedData
 from pipelines.errors import UserError
+from pipelines.experiments.cells import Cell
+from pipelines.experiments.runner import Runner, read_history
+from pipelines.experiments.tune import check_same_search
 from pipelines.export.source import _evaluation
 from pipelines.query import _record
 from pipelines.runs.folder import Run, open_run
@@ -134,6 +137,48 @@ def test_an_evaluation(tmp_path: Path, content: object) -> None:
     (tmp_path / "recall.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match="recall.json should "):
         _evaluation(Run(tmp_path, TrainSettings(), {}))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        [],
+        {"wall_seconds": None},
+        {"seed": []},
+        {"settings": {"monitor": {}}},
+        {"best": {"recall@20": None}},
+        {"history": [3]},
+        {"history": [{"step": "x"}]},
+        {"test": {"users": {"recall@20": []}}},
+        {"test": {"curve": {"sizes": ["x"]}}},
+        {"versions": {"numpy": 3}},
+    ],
+)
+def test_the_result_of_an_experiment(tiny_data: Path, tmp_path: Path, content: object) -> None:
+    cell = Cell("softmax", TrainSettings())
+    runner = Runner(tmp_path, PreparedData.load(tiny_data))
+    file = tmp_path / "results" / f"{cell.key(runner.data)}.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=f"{file.name} should .*(Create it again|Remove it)"):
+        runner.result(cell)
+
+
+@pytest.mark.parametrize("content", [{}, [3], [{"step": "x"}], [[]]])
+def test_the_history_of_a_trial(tmp_path: Path, content: object) -> None:
+    (tmp_path / "history.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match="history.json should "):
+        read_history(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", [None, [], {"settings": 3.5}, {"losses": "x"}, {"losses": [{}]}, {"losses": None}]
+)
+def test_the_configuration_of_a_search(tiny_data: Path, tmp_path: Path, content: object) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match="config.json should "):
+        check_same_search(tmp_path, TrainSettings(), ("softmax",), PreparedData.load(tiny_data))
 
 
 @pytest.mark.parametrize(

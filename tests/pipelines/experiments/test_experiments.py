@@ -299,8 +299,8 @@ def test_resume_after_kill(tiny_data: Path, tmp_path: Path) -> None:
 def test_diverged_cells_are_results_too(tiny_data: Path, tmp_path: Path) -> None:
     data = PreparedData.load(tiny_data)
     runner = Runner(tmp_path, data)
-    # Scores beyond float32: a loss that no step can be taken on.
-    settings = small_settings(loss="softmax", similarity="dot", temperature=1e-39)
+    # After a step of this length, scores are beyond float32.
+    settings = small_settings(loss="softmax", similarity="dot", learning_rate=1e30)
     with runner.lock():
         (result,) = runner.run([Cell("bad", settings)])
     assert "diverged" in result["failed"]
