@@ -101,6 +101,7 @@ def run(args: argparse.Namespace) -> None:
     config = {name: getattr(args, name) for name in _CONFIGURATION}
     config["split"] = args.split if _is_cut(args) else ":".join(map(str, args.split))
     inputs = manifests.input_entries([*args.input, *filter(None, (args.items, args.users))])
+    before = manifests.file_states(inputs)
     out = Path(args.out)
     tables_beside = {"--items": args.items, "--users": args.users}
     check_outside(out, {option: [Path(path)] for option, path in tables_beside.items() if path})
@@ -110,6 +111,8 @@ def run(args: argparse.Namespace) -> None:
         return
     with atomic_folder(out, args.overwrite, manifests.check_ours) as folder:
         manifest = _prepare(args, requests, folder)
+        # The files were read several times, by several readers.
+        manifests.check_unchanged(inputs, before)
         manifest = {
             "format_version": FORMAT_VERSION,
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),

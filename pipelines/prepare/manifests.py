@@ -40,6 +40,38 @@ def input_entries(inputs: list[str]) -> list[dict[str, object]]:
     return entries
 
 
+def file_states(inputs: list[dict[str, object]]) -> dict[str, tuple[int, ...]]:
+    """What has to stay the same for the input files to stay the same, by their paths.
+
+    Raises:
+      OSError: a file is gone.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for path in (str(entry["path"]) for entry in inputs):
+        status = Path(path).stat()
+        # A file that takes the place of another, with its times, has a ctime of its own.
+        found[path] = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return found
+
+
+def check_unchanged(inputs: list[dict[str, object]], before: dict[str, tuple[int, ...]]) -> None:
+    """Checks that the input files are those that were there at the start.
+
+    Args:
+      inputs: the entries of the input files.
+      before: the result of ``file_states`` at the start.
+
+    Raises:
+      UserError: a file has changed, so that the result is of neither the old one nor the new one.
+    """
+    now = file_states(inputs)
+    if changed := [path for path in before if now[path] != before[path]]:
+        raise UserError(
+            f"{changed[0]} changed while it was read. Run the same command again when nothing "
+            "else writes to it."
+        )
+
+
 def is_finished(
     out: Path, config: dict[str, Any], inputs: list[dict[str, object]], overwrite: bool
 ) -> bool:

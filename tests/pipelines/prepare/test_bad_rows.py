@@ -2,12 +2,14 @@
 
 import gzip
 import json
+import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from pipelines.data.prepared import PreparedData
+from pipelines.prepare.engines.duckdb import DuckDBEngine
 from pipelines.prepare.rows import bad_rows
 from tests.pipelines.prepare.test_prepare import content, prepare
 from tests.pipelines.prepare.test_sources import KEEP_ALL, LOG, text_of, write
@@ -297,6 +299,45 @@ def test_a_gzip_file_is_read_to_the_end_of_its_checks(tmp_path, capsys, source, 
     arguments = ("--source", source, "--input", path, "--out", tmp_path / "out", *KEEP_ALL)
     assert prepare(*arguments, "--max-bad-rows", 1000) == 2
     assert f"{path} is a damaged gzip file" in capsys.readouterr().err
+
+
+def append(path):
+    with open(path, "ab") as file:
+        file.write(b"\n")
+
+
+def take_its_place(path):
+    """Another file of the same size and times."""
+    times, other = path.stat(), path.with_name("other")
+    other.write_bytes(path.read_bytes().replace(b"a", b"b"))
+    os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
+    other.rename(path)
+
+
+@pytest.mark.parametrize("change", [append, take_its_place])
+@pytest.mark.parametrize("which", ["--input", "--items"])
+def test_a_file_that_changes_between_two_readers_is_named(
+    tmp_path, capsys, monkeypatch, which, change
+):
+    """It is checked, read and described by different readers, one of which might see the other."""
+    log = write(tmp_path / "log.csv", (HEADER + text_of(LOG)).encode())
+    items = write(tmp_path / "items.csv", b"item,kind\n" + b"x,a\ny,b\nz,a\n")
+    features = ("--items", items, "--item-features", "kind")
+    command = ("--source", "csv", "--input", log, "--out", tmp_path / "out", *KEEP_ALL, *features)
+    read = DuckDBEngine.read
+
+    def read_and_change(self, readers, *arguments):
+        found = read(self, readers, *arguments)
+        change({"--input": log, "--items": items}[which])
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DuckDBEngine, "read", read_and_change)
+        assert prepare(*command) == 2
+    changed = {"--input": log, "--items": items}[which]
+    assert f"{changed} changed while it was read. Run the same command" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["items.csv", "log.csv"]
+    assert prepare(*command) == 0
 
 
 def test_gzip_files_one_after_the_other_and_zeros_at_the_end(tmp_path):
