@@ -34,6 +34,8 @@ KEPT = 2
 
 _WEIGHTS = "weights"
 _FILES = "files.json"
+# How often weights are read that change meanwhile.
+_ATTEMPTS = 5
 
 # TensorFlow has an error of its own for most damage, and errors of Python for the rest.
 _READING_ERRORS = (
@@ -204,48 +206,74 @@ def restore_best(run_folder: Path, model: TwoTowerModel) -> dict[str, Any]:
     """
     folder = _best_folder(run_folder)
     try:
-        with _reading(folder):
-            _weights(model).read(str(folder / _WEIGHTS)).assert_consumed()
-            row: dict[str, Any] = read_json(folder / "best.json", dict)
-            row["step"]  # A record without it names the file.
-            if not _are_numbers(row.values()):
-                raise UserError("best.json should hold a row of the history, all numbers")
+        for _ in range(_ATTEMPTS - 1):
+            # Training may save better ones meanwhile, of which this row would be another.
+            with contextlib.suppress(_ChangedError):
+                return _read_best(folder, model)
+        return _read_best(folder, model)
+    except _ChangedError as error:
+        raise UserError(f"{error} Run the same command again when it does not.") from error
     except UserError as error:
         raise UserError(f"{error} Train the run again with --overwrite.") from error
+
+
+def _read_best(folder: Path, model: TwoTowerModel) -> dict[str, Any]:
+    with _reading(folder):
+        _weights(model).read(str(folder / _WEIGHTS)).assert_consumed()
+        row: dict[str, Any] = read_json(folder / "best.json", dict)
+        row["step"]  # A record without it names the file.
+        if not _are_numbers(row.values()):
+            raise UserError("best.json should hold a row of the history, all numbers")
     return row
+
+
+class _ChangedError(UserError):
+    """A checkpoint was exchanged for another while it was read."""
 
 
 @contextlib.contextmanager
 def _reading(folder: Path) -> Iterator[None]:
-    """Verifies the files of a checkpoint, and turns errors in reading them into user errors."""
+    """Verifies the files of a checkpoint, and turns errors in reading them into user errors.
+
+    What is read is what was verified: files that are exchanged in between are noticed.
+    """
+    before = _file_states(folder)
+    changed = _ChangedError(f"{folder} changed while it was read.")
     try:
         if (folder / _FILES).is_file():  # Earlier versions wrote none.
             _check_files(folder)
         yield
     except (*_READING_ERRORS, tf.errors.OpError) as error:
+        if _file_states(folder) != before:
+            raise changed from error
         reason = str(getattr(error, "message", "") or error).strip().splitlines()
         raise UserError(
             f"{folder} is damaged ({reason[0].rstrip('.') if reason else type(error).__name__})."
         ) from error
+    if _file_states(folder) != before:
+        raise changed
+
+
+def _file_states(folder: Path) -> dict[str, tuple[int, ...]]:
+    """What identifies each file of a folder as it is now; nothing where the folder is gone."""
+    found: dict[str, tuple[int, ...]] = {}
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            status = path.stat()
+            times = (status.st_mtime_ns, status.st_ctime_ns)
+            found[path.name] = (status.st_ino, status.st_size, *times)
+    return found
 
 
 def _check_files(folder: Path) -> None:
-    while True:
-        listing = (folder / _FILES).read_bytes()
-        try:
-            files = read_json(folder / _FILES, dict)
-            there = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-            if unnamed := there - {*files, _FILES}:
-                raise UserError(f"{_FILES} should name {min(unnamed)}")
-            for name, entry in files.items():
-                path = folder / name
-                if path.stat().st_size != entry["bytes"] or sha256(path) != entry["sha256"]:
-                    raise UserError(f"{name} differs from its checksum")
-            return
-        except (OSError, TypeError, UserError):
-            # Training may have saved a better one in the meantime.
-            if listing == (folder / _FILES).read_bytes():
-                raise
+    files = read_json(folder / _FILES, dict)
+    there = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    if unnamed := there - {*files, _FILES}:
+        raise UserError(f"{_FILES} should name {min(unnamed)}")
+    for name, entry in files.items():
+        path = folder / name
+        if path.stat().st_size != entry["bytes"] or sha256(path) != entry["sha256"]:
+            raise UserError(f"{name} differs from its checksum")
 
 
 def best_checksum(run_folder: Path) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+import pipelines.runs.checkpoints
 from pipelines.errors import UserError
 from pipelines.runs.checkpoints import Checkpoints, TrainingState, restore_best
 
@@ -117,4 +118,46 @@ def test_a_best_row_that_is_none(
     (tmp_path / "best/files.json").unlink()
     change(tmp_path / "best/best.json", loss=value)
     with pytest.raises(UserError, match="best.json should hold a row of the history"):
+        restore_best(tmp_path, model)
+
+
+@pytest.mark.parametrize("function", ["_check_files", "read_json"])
+def test_a_row_is_that_of_the_weights_that_were_read(
+    checkpoints: Checkpoints,
+    model: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    function: str,
+) -> None:
+    """Training saves better weights between two of the files that are read."""
+    original, others = getattr(pipelines.runs.checkpoints, function), [7.0, 9.0]
+
+    def then_save(*arguments: Any) -> Any:
+        found = original(*arguments)
+        if others:
+            kept = model.query_tower.weight.numpy()
+            model.query_tower.weight.assign(number := others.pop())
+            checkpoints.save_best({**ROW, "loss": number})
+            model.query_tower.weight.assign(kept)
+        return found
+
+    monkeypatch.setattr(pipelines.runs.checkpoints, function, then_save)
+    row = restore_best(tmp_path, model)
+    assert row["loss"] == model.query_tower.weight.numpy() == 7.0
+
+
+def test_weights_that_always_change_are_not_used(
+    checkpoints: Checkpoints, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = pipelines.runs.checkpoints._check_files
+
+    def then_exchange(folder: Path) -> None:
+        check(folder)
+        path = folder / "weights.data-00000-of-00001"
+        other = folder / ".tmp-other"
+        other.write_bytes(path.read_bytes())
+        other.replace(path)
+
+    monkeypatch.setattr(pipelines.runs.checkpoints, "_check_files", then_exchange)
+    with pytest.raises(UserError, match="best changed while it was read. Run the same command"):
         restore_best(tmp_path, model)
