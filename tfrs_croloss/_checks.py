@@ -131,7 +131,7 @@ def same_shape(name: str, value: tf.Tensor, other_name: str, other: tf.Tensor) -
         [f"{message} Received: `{name}` of shape", arrived, f"and `{other_name}` of", required],
     )
     with tf.control_dependencies([check] if check is not None else []):
-        return tf.identity(value)
+        return _identity_of_shape(name, value, required)
 
 
 def with_shape(
@@ -159,7 +159,17 @@ def with_shape(
         right = tf.reduce_all(tf.equal(arrived, dynamic))
     check = tf.debugging.Assert(right, [message, "Received:", arrived, "Required:", dynamic])
     with tf.control_dependencies([check] if check is not None else []):
-        return tf.ensure_shape(tf.identity(value), static)
+        return tf.ensure_shape(_identity_of_shape(name, value, tf.stack(dynamic)), static)
+
+
+def _identity_of_shape(name: str, value: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
+    """``value``; XLA, which drops assertions, cannot compile a wrong number of elements.
+
+    Otherwise it would repeat a single element for all queries or candidates.
+    """
+    if not tf.executing_eagerly() and is_compiled_with_xla():
+        return tf.reshape(value, shape, name=name)
+    return tf.identity(value)
 
 
 def per_row(name: str, value: tf.Tensor, rows: tf.Tensor, dimension: str) -> tf.Tensor:

@@ -226,6 +226,53 @@ def test_under_xla_which_cannot_raise_a_wrong_row_is_nan(loss):
                 call(tf.constant(value, right.dtype))
 
 
+def call_of_any_shape(function, *tensors, compiled):
+    """Calls a function that was traced for tensors of unknown sizes."""
+    tensors = [tf.convert_to_tensor(one) for one in tensors]
+    signature = [tf.TensorSpec([None] * one.shape.rank, one.dtype) for one in tensors]
+    return tf.function(function, input_signature=signature, jit_compile=compiled)(*tensors)
+
+
+@pytest.mark.parametrize(
+    "name, wrong",
+    [
+        ("sample_weight", tf.ones([1])),
+        pytest.param("candidate_sampling_probability", tf.ones([1]), marks=pytest.mark.slow),
+        pytest.param("shared_negatives", tf.ones([1], tf.bool), marks=pytest.mark.slow),
+        pytest.param("score_mask", tf.ones([3, 1], tf.bool), marks=pytest.mark.slow),
+        pytest.param("score_mask", tf.ones([1, 4], tf.bool), marks=pytest.mark.slow),
+    ],
+)
+def test_under_xla_one_element_does_not_stand_for_all(name, wrong):
+    def loss(queries, candidates, value):
+        return Retrieval(CROLoss())(queries, candidates, **{name: value})
+
+    for compiled in (False, True):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            call_of_any_shape(loss, tf.eye(3, 4), tf.eye(4), wrong, compiled=compiled)
+
+
+@pytest.mark.slow
+def test_under_xla_every_query_has_a_candidate():
+    for compiled in (False, True):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            call_of_any_shape(Retrieval(CROLoss()), tf.eye(4), tf.eye(3, 4), compiled=compiled)
+
+
+def test_no_queries_among_candidates_under_xla():
+    task = Retrieval(CROLoss())
+    assert float(call_of_any_shape(task, tf.zeros([0, 4]), tf.eye(4), compiled=True)) == 0.0
+
+
+def test_queries_without_candidates_are_an_error_that_names_the_labels():
+    nothing = tf.zeros([2, 0])
+    for loss in (LOSSES[0], LOSSES[-1]):
+        with pytest.raises(ValueError, match="`labels` should have a positive"):
+            loss(nothing, nothing)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="`labels` should have a positive"):
+            call_of_any_shape(loss, nothing, nothing, compiled=False)
+
+
 @pytest.mark.slow
 def test_under_xla_which_cannot_raise_a_wrong_probability_is_nan():
     vectors = tf.constant(np.random.default_rng(0).normal(size=[4, 3]), tf.float32)

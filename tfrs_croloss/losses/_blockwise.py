@@ -221,7 +221,7 @@ def _blocked(
         part_of = functools.partial(_whole_part, objective, competition, chunks[0])
     num_blocks = -(-num_queries // size)
     # Rows of zeros fill the last block, so that every block has one shape, which XLA needs.
-    filling = num_blocks * size - num_queries
+    filling = tf.maximum(num_blocks, 1) * size - num_queries
     queries = tf.pad(queries, [[0, filling], [0, 0]])
     row_weights = tf.pad(row_weights, [[0, filling]])
     padded_columns = tf.pad(positive_columns, [[0, filling]])

@@ -307,13 +307,27 @@ def _only_positives(labels: tf.Tensor, mask: tf.Tensor | None) -> tuple[tf.Tenso
     # No label is below zero, and one label is the whole sum.
     alone = tf.logical_and(
         tf.equal(tf.reduce_sum(labels, axis=-1), one),
-        tf.equal(tf.gather(labels, columns, batch_dims=1), one),
+        tf.equal(_at(labels, columns), one),
     )
     have_one = tf.logical_and(tf.reduce_all(alone), tf.reduce_min(labels) >= one - one)
     if mask is not None:
-        unmasked = tf.gather(mask, columns, batch_dims=1)
+        unmasked = _at(mask, columns)
         have_one = tf.logical_and(have_one, tf.reduce_all(unmasked))
     return columns, have_one
+
+
+def _at(matrix: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
+    """``[num_queries]`` elements, one of each row; zeros where there are no columns."""
+
+    def none() -> tf.Tensor:
+        return tf.zeros([tf.shape(matrix)[0]], matrix.dtype)
+
+    def some() -> tf.Tensor:
+        return tf.gather(matrix, columns, batch_dims=1)
+
+    if matrix.shape[1] == 0:
+        return none()
+    return some() if matrix.shape[1] is not None else tf.cond(tf.shape(matrix)[1] > 0, some, none)
 
 
 def _first_of_each_row(ones: tf.Tensor) -> tf.Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfrs_croloss import _replicas
+from tfrs_croloss import _checks, _replicas
 from tfrs_croloss.losses.ranks import inverse_probability
 
 
@@ -333,7 +333,12 @@ def check_embeddings(query_embeddings: tf.Tensor, candidate_embeddings: tf.Tenso
             *numbers,
         ],
     )
-    with tf.control_dependencies([check] if check is not None else []):
+    checks = [] if check is None else [check]
+    if _checks.is_compiled_with_xla():
+        # XLA drops the check above, and cannot compile this one if there are too few rows.
+        size = tf.stack([numbers[0], tf.shape(candidate_embeddings)[1]])
+        checks = [tf.slice(candidate_embeddings, [0, 0], size, name="candidate_embeddings")]
+    with tf.control_dependencies(checks):
         return tf.identity(candidate_embeddings)
 
 
