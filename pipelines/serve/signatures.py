@@ -145,7 +145,10 @@ class Signature:
         absent = [name for name in self.defaults if name not in inputs]
         if not absent:
             return dict(inputs)
-        rows = max((value.shape[0] for value in inputs.values() if value.ndim), default=1)
+        # An optional input may have too many rows; it is to blame then, not those that are absent.
+        required = [value for name, value in inputs.items() if name not in self.defaults]
+        counted = required or inputs.values()
+        rows = max((value.shape[0] for value in counted if value.ndim), default=1)
         filled = {name: np.repeat(self.defaults[name], rows, axis=0) for name in absent}
         return {**inputs, **filled}
 

@@ -77,6 +77,12 @@ def test_messages_may_leave_out_inputs() -> None:
     check(inputs, age=[3.0], country=[b""])
 
 
+def test_an_input_with_too_many_rows_does_not_lengthen_those_that_are_absent() -> None:
+    # The model says which input is wrong, and how many queries there are.
+    inputs = from_messages(history=[["a"]], age=np.array([3.0, 4.0]))
+    check(inputs, age=[3.0, 4.0], country=[b""], hour=[MISSING])
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
