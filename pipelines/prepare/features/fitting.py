@@ -48,6 +48,8 @@ _FEWEST_TAGS = 20
 _WORDS_OF_TEXT = 3
 # Up to this share of numbers or times may be something else.
 _UNREADABLE = 0.05
+# The last second that a date can have, of the year 9999. What is later counts milliseconds.
+_LATEST_SECOND = 253_402_300_799
 
 
 def fit(request: Request, training: Iterable[Raw], until: float | None) -> FeatureSpec:
@@ -62,6 +64,8 @@ def fit(request: Request, training: Iterable[Raw], until: float | None) -> Featu
       UserError: the kind does not suit the data.
     """
     kind = request.kind or infer(request.of, training)
+    if kind in (HOUR, WEEKDAY, AGE):
+        _check_seconds(request, kind, training)
     spec = FeatureSpec(request.of, request.name, kind, request.column)
     if kind in (CATEGORY, TAGS):
         values = _vocabulary(training, kind == TAGS)
@@ -84,6 +88,13 @@ def fit(request: Request, training: Iterable[Raw], until: float | None) -> Featu
                 f"{request.option} {request.name}:age requires a log with times, since the age "
                 "of an item is counted up to the last time of the training part. Set "
                 "--time-column, or choose another kind."
+            )
+        if until > _LATEST_SECOND:
+            raise UserError(
+                f"{request.option} {request.name}:age requires a log whose times are seconds "
+                "since 1970, or dates, since the age of an item is counted up to the last one of "
+                f"the training part. Received: {until:.0f} as the last one. Divide the times of "
+                "the log by 1,000 if they are milliseconds."
             )
         last = until
         moments = _mean_and_deviation(lambda: (ages(raw, last)[0] for raw in training))
@@ -124,6 +135,18 @@ def infer(of: str, training: Iterable[Raw]) -> str:
         return TAGS
     num_words = pc.mean(pc.list_value_length(pc.utf8_split_whitespace(texts))).as_py()
     return TEXT if num_words >= _WORDS_OF_TEXT and not is_repeated else CATEGORY
+
+
+def _check_seconds(request: Request, kind: str, training: Iterable[Raw]) -> None:
+    """Refuses whole numbers that count smaller parts of a second, if most values are such."""
+    seconds, are_times, _ = as_seconds(_sample(training))
+    are_late = are_times & (seconds > _LATEST_SECOND)
+    if 2 * are_late.sum() > are_times.sum():
+        raise UserError(
+            f"{request.option} {request.name}:{kind} should have times in seconds since 1970, or "
+            f"dates. Received: {seconds[are_late][0]}, and more such. Divide them by 1,000 if they "
+            "are milliseconds."
+        )
 
 
 def _sample(training: Iterable[Raw]) -> Raw:

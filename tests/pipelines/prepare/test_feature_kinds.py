@@ -154,6 +154,27 @@ def test_ages_are_logarithms_of_days() -> None:
         fit(Request("item", "x", "x", "age"), [training], None)
 
 
+@pytest.mark.parametrize("kind", ["hour", "weekday", "age"])
+@pytest.mark.parametrize("as_text", [True, False])
+def test_milliseconds_are_refused(kind: str, as_text: bool) -> None:
+    # 2020 in seconds, and in milliseconds.
+    second, milli = 1_577_836_800, 1_577_836_800_000
+
+    def column(*values: int) -> Raw:
+        return text(*map(str, values)) if as_text else Raw(pa.array(values))
+
+    with pytest.raises(UserError, match=f"x:{kind} should have times in seconds.*1577836800000"):
+        fitted(kind, column(milli, second, milli), until=second)
+    # Some of them are faults of the data, and not of its unit.
+    fitted(kind, column(milli, second, second), until=second)
+
+
+def test_ages_need_a_log_in_seconds() -> None:
+    with pytest.raises(UserError, match="x:age requires a log whose times are seconds.*1,000"):
+        fitted("age", text("2020-01-01"), until=1_577_836_800_000.0)
+    fitted("age", text("9999-12-31", "9999-12-31"), until=1_577_836_800.0)
+
+
 def test_text_is_hashed_words() -> None:
     spec, found = fitted("text", text("Große ÄRGER, no.7!", "", None, "...", "a " * 50))
     words = [["große", "ärger", "no", "7"], [], [], [], ["a"] * 32]
