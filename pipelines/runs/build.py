@@ -78,6 +78,7 @@ def build_model(
             item_bias=item_bias,
             weight_decay=settings.weight_decay,
             query_inputs=query_inputs,
+            trained_items=features.trained_items,
         )
     else:
         model = TwoTowerModel(

@@ -334,6 +334,65 @@ def test_the_loss_over_the_whole_catalogue_against_plain_python(
         assert counted == [item for item in range(NUM_ITEMS) if item not in dropped - {positive}]
 
 
+@pytest.mark.parametrize("known", ["none", "ragged", "padded"])
+def test_untrained_items_are_not_ranked_in_training(known: str) -> None:
+    embedding = ItemEmbedding(NUM_ITEMS, 4, stddev=1.0, seed=3)
+    model = CatalogueModel(
+        NUM_ITEMS,
+        UserTower(5, 4, stddev=1.0, seed=4, user_column="person"),
+        ItemTower(embedding),
+        CatalogueRetrieval(CROLoss.softmax_cross_entropy()),
+        query_inputs="person",
+        trained_items=[True, False, True, True, False, True, True],
+    )
+    batch = {"person": tf.constant([4, 0, 1]), "item_id": tf.constant([2, 0, 6])}
+    left_out: list[set[int]] = [set(), set(), set()]
+    if known != "none":
+        rows = tf.constant([[1, 5], [7, 7], [0, 2]])
+        batch["known_item_ids"] = tf.RaggedTensor.from_tensor(rows, padding=7)
+        left_out = [{1, 5}, set(), {0, 2}]
+        if known == "padded":
+            batch["known_item_ids"] = rows
+    with tf.GradientTape() as tape:
+        in_training = model.compute_loss(batch, training=True)
+    moved = tape.gradient(in_training, embedding.trainable_variables[0])
+    np.testing.assert_array_equal(np.unique(moved.indices), [0, 2, 3, 5, 6])
+    queries = model(batch).numpy().astype(np.float64)
+    rows = model.embed_catalogue(NUM_ITEMS).numpy().astype(np.float64)
+    for training, ranked in ((True, [0, 2, 3, 5, 6]), (False, range(NUM_ITEMS))):
+        losses = []
+        for query, positive, dropped in zip(queries, [2, 0, 6], left_out):
+            gaps = (rows - rows[positive]) @ query
+            others = [item for item in ranked if item not in {positive, *dropped}]
+            losses.append(math.log(1.0 + sum(math.exp(gaps[item]) for item in others)))
+        assert float(model.compute_loss(batch, training)) == pytest.approx(sum(losses), rel=1e-5)
+        _, vectors, ids, mask = (one.numpy() for one in model.scored_batch(batch, training))
+        np.testing.assert_allclose(vectors, rows[ids], rtol=1e-6)
+        for row, (positive, dropped) in enumerate(zip([2, 0, 6], left_out)):
+            counted = [item for item in ranked if item not in dropped - {positive}]
+            assert sorted(ids[mask[row]]) == counted
+
+
+def test_trained_items_are_checked() -> None:
+    def make(trained: list[bool]) -> CatalogueModel:
+        embedding = ItemEmbedding(NUM_ITEMS, 4)
+        task = CatalogueRetrieval(CROLoss())
+        towers = UserTower(5, 4), ItemTower(embedding)
+        return CatalogueModel(NUM_ITEMS, *towers, task, query_inputs="user", trained_items=trained)
+
+    for wrong in ([True], [False] * NUM_ITEMS):
+        with pytest.raises(ValueError, match="`trained_items` should have one boolean for each"):
+            make(wrong)
+    model = make([True] * (NUM_ITEMS - 1) + [False])
+    batch = {"user": tf.constant([0]), "item_id": tf.constant([NUM_ITEMS - 1])}
+    assert float(model.compute_loss(batch)) >= 0.0
+    with pytest.raises(ValueError, match="`item_id` should be items of `trained_items`"):
+        model.compute_loss(batch, training=True)
+    for number in (-1, NUM_ITEMS):
+        with pytest.raises(ValueError, match="from 0 to the number of items minus 1"):
+            model.compute_loss({**batch, "item_id": tf.constant([number])}, training=True)
+
+
 def test_a_factorization_over_the_whole_catalogue_learns() -> None:
     model = CatalogueModel(
         NUM_ITEMS,

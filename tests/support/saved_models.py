@@ -101,6 +101,7 @@ def with_self_attention() -> models.CatalogueModel:
         models.HistoryTower(embedding, encoder=encoder),
         models.ItemTower(embedding),
         tasks.CatalogueRetrieval(LambdaCROLoss(), temperature=0.2, normalize=True),
+        trained_items=[True] * NUM_ITEMS,
     )
 
 

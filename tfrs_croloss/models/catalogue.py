@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfrs_croloss import _checks
@@ -15,6 +16,7 @@ from tfrs_croloss.tasks._candidates import CandidateFilter, ragged_ids
 from tfrs_croloss.tasks.catalogue import CatalogueRetrieval
 
 _INSPECTED_QUERIES = 64
+_NO_ROW = -(2**31)  # No id that is wrong by mistake.
 
 
 @tf.keras.utils.register_keras_serializable(package="tfrs_croloss")
@@ -37,6 +39,10 @@ class CatalogueModel(TwoTowerModel):
       id_column: name of the positives' ids.
       known_column: name of the ids of known positives.
       name: name of the model.
+      trained_items: ``[num_items]`` booleans, as in ``ItemTower``: in training, positives are
+        ranked against these items alone. The others are never positives, so that as negatives
+        they would be pushed away from every query, and their features with them. By default,
+        positives are ranked against all items.
     """
 
     def __init__(
@@ -53,6 +59,7 @@ class CatalogueModel(TwoTowerModel):
         id_column: str = "item_id",
         known_column: str = "known_item_ids",
         name: str | None = "catalogue_model",
+        trained_items: Any = None,
     ) -> None:
         super().__init__(
             query_tower,
@@ -70,14 +77,40 @@ class CatalogueModel(TwoTowerModel):
         self.num_items = _checks.whole_number(
             "num_items", num_items, remedy="Pass the size of the catalogue."
         )
+        self._trained: np.ndarray | None = None
+        if trained_items is not None:
+            is_trained = np.asarray(trained_items, bool)
+            if is_trained.shape != (self.num_items,) or not is_trained.any():
+                raise ValueError(
+                    f"`trained_items` should have one boolean for each of the {self.num_items} "
+                    "items, one of them true at least. Received: "
+                    f"shape {is_trained.shape}, {int(is_trained.sum())} true."
+                )
+            self._trained = np.flatnonzero(is_trained).astype(np.int32)
+            self._trained_rows = np.where(is_trained, np.cumsum(is_trained) - 1, _NO_ROW).astype(
+                np.int32
+            )
 
     def compute_loss(self, features: Features, training: bool = False) -> tf.Tensor:
         """The task's loss on a batch of features."""
+        queries = self.embed_queries(features, training=training)
+        positives, known = _columns.select(features, self._id_column), self._known(features)
+        if training and self._trained is not None:
+            positives = self._rows(positives, training)
+            positives = _checks.rows(
+                positives,
+                tf.equal(positives, _NO_ROW),
+                f"`{self._id_column}` should be items of `trained_items`, since only these are "
+                "ranked in training. Count the items of the training examples.",
+            )
+            if known is not None:
+                known = known.with_values(self._rows(known.values, training))
+                known = tf.ragged.boolean_mask(known, tf.not_equal(known, _NO_ROW))
         return self.task(
-            self.embed_queries(features, training=training),
-            self._catalogue(training),
-            _columns.select(features, self._id_column),
-            known_positive_items=self._known(features),
+            queries,
+            self._ranked_vectors(training),
+            positives,
+            known_positive_items=known,
             compute_metrics=not training,
         )
 
@@ -90,8 +123,8 @@ class CatalogueModel(TwoTowerModel):
         """
         features = {name: column[:_INSPECTED_QUERIES] for name, column in features.items()}
         positives = _columns.select(features, self._id_column)
-        catalogue = self._catalogue(training)
-        ids = tf.concat([positives, tf.range(self.num_items, dtype=positives.dtype)], axis=0)
+        vectors = self._ranked_vectors(training)
+        ids = tf.concat([positives, tf.cast(self._ranked_ids(training), positives.dtype)], axis=0)
         num_queries, num_candidates = tf.shape(positives)[0], tf.size(ids)
         allowed = CandidateFilter.build(
             num_queries,
@@ -101,12 +134,14 @@ class CatalogueModel(TwoTowerModel):
             drop_accidental_hits=True,
             known_positive_ids=ragged_ids(self._known(features), ids),
         )
-        candidates = tf.concat([tf.gather(catalogue, positives), catalogue], axis=0)
+        of_positives = tf.gather(vectors, self._rows(positives, training))
+        candidates = tf.concat([of_positives, vectors], axis=0)
         queries = self.embed_queries(features, training=training)
         return queries, candidates, ids, allowed.considered(0, num_queries)
 
     def get_config(self) -> dict[str, Any]:
-        return {"num_items": self.num_items, **self._shared_config()}
+        trained = None if self._trained is None else (self._trained_rows >= 0).tolist()
+        return {"num_items": self.num_items, **self._shared_config(), "trained_items": trained}
 
     def _known(self, features: Features) -> tf.RaggedTensor | None:
         """The known positives that are items: others pad a dense matrix."""
@@ -115,6 +150,24 @@ class CatalogueModel(TwoTowerModel):
             return known
         return tf.ragged.boolean_mask(known, tf.logical_and(known >= 0, known < self.num_items))
 
-    def _catalogue(self, training: bool) -> tf.Tensor:
-        ids = tf.range(self.num_items)
+    def _ranked_ids(self, training: bool) -> tf.Tensor:
+        """The ids of the items that positives are ranked against."""
+        if training and self._trained is not None:
+            return tf.constant(self._trained)
+        return tf.range(self.num_items)
+
+    def _ranked_vectors(self, training: bool) -> tf.Tensor:
+        ids = self._ranked_ids(training)
         return self.embed_candidates({self._id_column: ids}, training=training)
+
+    def _rows(self, ids: tf.Tensor, training: bool) -> tf.Tensor:
+        """The place of each item among those that are ranked, or ``_NO_ROW``.
+
+        Ids that are no items stay as they are, for the task to refuse them.
+        """
+        ids = tf.convert_to_tensor(ids)
+        if not training or self._trained is None or not ids.dtype.is_integer:
+            return ids
+        are_items = tf.logical_and(ids >= 0, ids < self.num_items)
+        rows = tf.gather(self._trained_rows, tf.where(are_items, ids, 0))
+        return tf.where(are_items, tf.cast(rows, ids.dtype), ids)

@@ -245,5 +245,9 @@ def test_negatives_are_trained_items_if_others_are_known_by_features(data: Prepa
     drawn = np.concatenate([source.negatives(tf.constant(step)) for step in range(5)])
     assert set(drawn) <= set(range(data.num_items)) - {3, 8}
     assert len(set(drawn)) > 0.95 * data.num_items
+    settings = TrainSettings(whole_catalogue=True)
+    model = build_model(settings, data.num_items, features=features)
+    ids = model.scored_batch(source.batch(tf.constant(0, tf.int64)), training=True)[2]
+    assert set(ids.numpy()) == set(range(data.num_items)) - {3, 8}
     none = TrainSettings(item_features="none")
     assert run_features(none, cold).example_columns(split).negatives is None
