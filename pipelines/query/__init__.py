@@ -138,16 +138,20 @@ def _query(
 
 
 def _features(given: list[str], record: dict[str, Any], path: Path) -> dict[str, list[Any]]:
-    """The values of ``--feature``, by name, as text."""
+    """The values of ``--feature``, by name, as text; those that are empty are left out."""
     optional = record.get("optional_inputs", [])
+    names: set[str] = set()
     found: dict[str, list[Any]] = {}
     for text in given:
         name, separator, value = text.partition("=")
-        if not separator or name not in optional or name in found:
+        if not separator or name not in optional or name in names:
             raise UserError(
                 "--feature should be NAME=VALUE, each name once, of a feature that "
                 f"{path} takes: {', '.join(optional) or 'it takes none'}. Received: {text!r}."
             )
+        names.add(name)
+        if not value.strip(" "):
+            continue  # A missing value, as in a table.
         kind = record.get("features", {}).get(name, {}).get("kind")
         found[name] = [str(_seconds(name, value)) if kind in TIMES else value]
     return found
@@ -224,7 +228,13 @@ def _values(name: str, value: list[Any], dtype: str) -> list[Any]:
     rows = value if value[0] != [] else [["" if is_text else "-1"]]
     if is_text:
         return rows
-    number = float if "float" in dtype else int
+
+    def number(text: str) -> float | int:
+        value = float(text) if "float" in dtype else int(text)
+        if isinstance(value, int) and not -(2**63) <= value < 2**63 or abs(value) == math.inf:
+            raise ValueError(f"{text} is too large")
+        return value
+
     try:
         return [
             [number(one) for one in row] if isinstance(row, list) else number(row) for row in rows

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from pipelines.common.files import read_json
 from pipelines.errors import UserError
-from pipelines.query import _features
+from pipelines.query import _features, _values
 from tests.support.processes import run_step
 from tests.support.server_process import Server
 
@@ -196,6 +196,7 @@ def test_features_on_the_command_line() -> None:
     given = ["country=a=b", "hour=1970-01-01T01:00:00Z"]
     assert _features(given, RECORD, Path("m")) == {"country": ["a=b"], "hour": ["3600"]}
     assert _features(["hour=-1"], RECORD, Path("m")) == {"hour": ["-1"]}
+    assert _features(["hour=", "country= "], RECORD, Path("m")) == {}
 
 
 @pytest.mark.parametrize(
@@ -209,5 +210,17 @@ def test_features_on_the_command_line() -> None:
 def test_wrong_features_on_the_command_line(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         _features([text], RECORD, Path("m"))
-    with pytest.raises(UserError, match="each name once"):
-        _features(["country=a", "country=b"], RECORD, Path("m"))
+    for first in ("country=a", "country="):
+        with pytest.raises(UserError, match="each name once"):
+            _features([first, "country=b"], RECORD, Path("m"))
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype"), [("9" * 20, "int64"), (str(2**63), "int64"), ("-1e400", "float64")]
+)
+def test_numbers_that_no_model_takes(text: str, dtype: str) -> None:
+    with pytest.raises(UserError, match=f"the model takes age as {dtype}: {text} is too large"):
+        _values("age", [text], dtype)
+    least = str(-(2**63))
+    assert _values("age", [least], "int64") == [-(2**63)]
+    assert _values("history", [["7", least]], "int64") == [[7, -(2**63)]]
