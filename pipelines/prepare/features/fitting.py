@@ -48,6 +48,8 @@ _FEWEST_TAGS = 20
 _WORDS_OF_TEXT = 3
 # Up to this share of numbers or times may be something else.
 _UNREADABLE = 0.05
+# What many programs write for a missing value. It tells nothing about the kind of the others.
+_MISSING_WORD = r"(?i)^ *(nan|null|none|n/?a|\\n) *$"
 # The last second that a date can have, of the year 9999. What is later counts milliseconds.
 _LATEST_SECOND = 253_402_300_799
 
@@ -110,10 +112,11 @@ def infer(of: str, training: Iterable[Raw]) -> str:
     Times are the age of an item, and otherwise an hour, or a weekday if all of them are midnights.
     Numbers are numbers; whole numbers that are repeated are categories. Text with a separator in
     it is tags, long text that is hardly ever repeated is words, and other text a category. A few
-    values may be unreadable.
+    values may be unreadable, and any number of them words for a missing one, such as NULL.
     """
     sample = _sample(training)
     texts = as_text(sample).drop_null()
+    texts = texts.filter(pc.invert(pc.match_substring_regex(texts, _MISSING_WORD)))
     if not len(texts):
         return CATEGORY
     is_time = sample.unit is not None

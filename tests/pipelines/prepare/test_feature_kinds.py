@@ -214,6 +214,10 @@ def test_kinds_are_inferred(kind: str) -> None:
         ("user", text("", None), "category"),
         ("item", text(*["1.5", "2.5"] * 20, "n/a"), "number"),
         ("item", text("new york city", "new york city"), "category"),
+        ("item", text("1.5", "2.5", "nan", " NULL", "None", "N/A", "\\N"), "number"),
+        ("user", text("2020-01-01", "NaN", "null", "NA"), "weekday"),
+        ("item", text("nan", "NaN"), "category"),
+        ("item", text("nancy", "none of it", "1.5"), "category"),
     ],
 )
 def test_kinds_are_inferred_from_types_and_repetitions(of: str, values: Raw, kind: str) -> None:
