@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from tfrs_croloss.indexes import BruteForceIndex
-from tfrs_croloss.serving import History, Recommender, WithDefault, save
+from tfrs_croloss.serving import History, Recommender, WithDefault, export_vectors, save
 from tfrs_croloss.serving.item_ids import IdTable
 from tfrs_croloss.serving.queries import QueryEncoder, QueryInputs
 from tfrs_croloss.serving.recommender import VOCABULARY
@@ -133,3 +133,26 @@ def test_other_numbers_of_rows_are_errors(recommender: Recommender) -> None:
 def test_defaults_are_checked(features: dict[str, Any], form: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         QueryInputs(SPECS, form, features)
+
+
+def test_the_query_model_of_other_engines_has_the_defaults_too(tmp_path: Path) -> None:
+    tower = Tower()
+    examples = {
+        "history": tf.constant([[NAMES[0], NAMES[2]]] * 4),
+        "sign": tf.constant([2.0, -1.0, 1.0, 3.0], tf.float64),
+        "word": tf.constant(["a", "", "bb", "c"]),
+    }
+    done = export_vectors(
+        tmp_path / "v",
+        format="jsonl",
+        candidates=(NAMES, TABLE),
+        query_model=tower,
+        query_examples=examples,
+        tracked=tower,
+        features=FEATURES,
+    )
+    loaded = tf.saved_model.load(str(done.query_model / "1"))
+    embed = loaded.signatures["serving_default"]
+    history = tf.constant([[NAMES[1], NAMES[3]]])
+    found = embed(**loaded.defaults(), history=history)["embedding"]
+    np.testing.assert_allclose(found[0], expected([1, 3]), rtol=1e-5)

@@ -195,11 +195,13 @@ def export_vectors(
 
 
 class _QueryModel(tf.Module):
-    """A query model alone, with the signature ``serving_default``."""
+    """A query model alone, with the signature ``serving_default`` and perhaps ``defaults``."""
 
     def __init__(self, encoder: QueryEncoder) -> None:
         super().__init__(name="query_model")
         self._encoder = encoder
+        if defaults := encoder.inputs.defaults:
+            self.defaults = tf.function(lambda: dict(defaults), input_signature=[])
 
     def embed(self, **tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         """The vectors of queries as ``embedding``, and what is known about their ids."""
