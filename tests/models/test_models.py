@@ -357,6 +357,8 @@ def test_untrained_items_are_not_ranked_in_training(known: str) -> None:
         in_training = model.compute_loss(batch, training=True)
     moved = tape.gradient(in_training, embedding.trainable_variables[0])
     np.testing.assert_array_equal(np.unique(moved.indices), [0, 2, 3, 5, 6])
+    again = CatalogueModel.from_config(model.get_config())
+    assert again.get_config()["trained_items"] == [True, False, True, True, False, True, True]
     queries = model(batch).numpy().astype(np.float64)
     rows = model.embed_catalogue(NUM_ITEMS).numpy().astype(np.float64)
     for training, ranked in ((True, [0, 2, 3, 5, 6]), (False, range(NUM_ITEMS))):
