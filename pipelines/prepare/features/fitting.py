@@ -66,6 +66,8 @@ def fit(request: Request, training: Iterable[Raw], until: float | None) -> Featu
       UserError: the kind does not suit the data.
     """
     kind = request.kind or infer(request.of, training)
+    if request.kind in (HOUR, WEEKDAY, AGE, NUMBER, QUANTILES):
+        _check_readable(request, training)
     if kind in (HOUR, WEEKDAY, AGE):
         _check_seconds(request, kind, training)
     spec = FeatureSpec(request.of, request.name, kind, request.column)
@@ -138,6 +140,25 @@ def infer(of: str, training: Iterable[Raw]) -> str:
         return TAGS
     num_words = pc.mean(pc.list_value_length(pc.utf8_split_whitespace(texts))).as_py()
     return TEXT if num_words >= _WORDS_OF_TEXT and not is_repeated else CATEGORY
+
+
+def _check_readable(request: Request, training: Iterable[Raw]) -> None:
+    """Refuses a kind that none of the values has."""
+    sample = _sample(training)
+    of_times = request.kind in (HOUR, WEEKDAY, AGE)
+    if of_times:
+        _, are_times, unreadable = as_seconds(sample)
+        num_readable = int(are_times.sum())
+    else:
+        numbers, unreadable = as_numbers(sample)
+        num_readable = int((~np.isnan(numbers)).sum())
+    if unreadable and not num_readable:
+        found = as_text(sample).drop_null()[0].as_py()
+        raise UserError(
+            f"{request.option} {request.name}:{request.kind} should have "
+            f"{'times' if of_times else 'numbers'}. Received: {found!r}, and nothing else that can "
+            "be read. Choose another kind, or leave the kind out to have it inferred."
+        )
 
 
 def _check_seconds(request: Request, kind: str, training: Iterable[Raw]) -> None:

@@ -169,6 +169,14 @@ def test_milliseconds_are_refused(kind: str, as_text: bool) -> None:
     fitted(kind, column(milli, second, second), until=second)
 
 
+@pytest.mark.parametrize("kind", ["hour", "weekday", "age", "number", "quantiles"])
+def test_a_kind_that_can_read_nothing_is_refused(kind: str) -> None:
+    with pytest.raises(UserError, match=f"x:{kind} should have .*'red'.*Choose another kind"):
+        fitted(kind, text("", "red", None, "blue"), until=1_577_836_800.0)
+    fitted(kind, text("", None), until=1_577_836_800.0)
+    fitted(kind, text("red", "2020", "blue"), until=1_577_836_800.0)
+
+
 def test_ages_need_a_log_in_seconds() -> None:
     with pytest.raises(UserError, match="x:age requires a log whose times are seconds.*1,000"):
         fitted("age", text("2020-01-01"), until=1_577_836_800_000.0)
