@@ -9,6 +9,10 @@ until that recall reaches 95 % of the best that any contender reached.
   ``FactorizedTopK`` over the validation pairs, and Keras' Adam;
 - implicit: its ALS and its BPR, of the same dimension, without validation. They know users by
   their number, so they run on Health only. ``pip install implicit`` adds them.
+- RecTools: its SASRec with sampled softmax and 256 negatives for each position, the loss and the
+  learning rate that its authors recommend, without validation. It runs where our model is
+  self-attention of the same size, in an environment of its own: ``--rectools PYTHON`` names its
+  interpreter.
 
 The clocks of ours and TFRS include tracing and the validations that they do themselves.
 """
@@ -20,7 +24,10 @@ import contextlib
 import dataclasses
 import functools
 import io
+import json
 import math
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -108,6 +115,27 @@ TASKS = {
         input="cds/sequences.txt.gz",
         ours=TrainSettings(
             loss="lambda", retrieval_size=SIZE, max_steps=20_000, steps_per_epoch=250, **_SHARED
+        ),
+        tfrs={"temperature": 0.1},
+    ),
+    "cds-attention": Task(
+        prepare=("--source", "sequences"),
+        input="cds/sequences.txt.gz",
+        ours=TrainSettings(
+            loss="lambda",
+            retrieval_size=SIZE,
+            encoder="transformer",
+            blocks=1,
+            dim=64,
+            dropout=0.2,
+            history_length=50,
+            min_history=1,
+            batch_size=128,
+            negatives_per_example=16,
+            learning_rate=0.005,
+            max_steps=40_000,
+            steps_per_epoch=100,
+            **_SHARED,
         ),
         tfrs={"temperature": 0.1},
     ),
@@ -249,6 +277,41 @@ def implicit_model(kind: str, data: PreparedData, settings: TrainSettings, most:
     return curve
 
 
+def rectools(
+    python: str, data: PreparedData, settings: TrainSettings, most: float, folder: Path
+) -> Curve:
+    """SASRec of RecTools, in a process of another interpreter."""
+    split = data.split("train")
+    users = evaluation_users(data, "valid", settings)
+    targets = dict(pairs_of(users, settings.exclude_history))
+    rows = targets.get("query_rows", np.arange(len(users.targets)))
+    np.savez(
+        folder / "input.npz",
+        items=np.asarray(split.items),
+        lengths=np.diff(split.offsets),
+        histories=users.histories,
+        targets=users.targets,
+        target_users=rows,
+    )
+    values = {
+        **{name: getattr(settings, name) for name in ("dim", "blocks", "heads", "dropout", "seed")},
+        **{name: getattr(settings, name) for name in ("batch_size", "steps_per_epoch")},
+        "length": settings.history_length,
+        "num_items": data.num_items,
+        "learning_rate": 0.001,
+        "negatives": 256,
+        "seconds": most,
+        "size": SIZE,
+        "threads": len(os.sched_getaffinity(0)),
+    }
+    (folder / "settings.json").write_text(json.dumps(values))
+    script = Path(__file__).with_name("rectools_sasrec.py")
+    done = subprocess.run([python, str(script), str(folder)], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{python} could not train SASRec of RecTools:\n{done.stderr}")
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines() if line[:1] == "["]
+
+
 def seconds_to(curve: Curve, recall: float) -> float:
     """The seconds until a curve reaches a recall; infinite if it does not.
 
@@ -259,7 +322,7 @@ def seconds_to(curve: Curve, recall: float) -> float:
 
 
 def contenders(
-    task: Task, data: PreparedData, most: float, folder: Path
+    task: Task, data: PreparedData, most: float, folder: Path, rectools_python: str | None
 ) -> dict[str, Callable[[], Curve]]:
     """The trainings by name."""
     plain = task.ours.with_loss(
@@ -278,10 +341,14 @@ def contenders(
             found[f"implicit, {kind}"] = functools.partial(
                 implicit_model, kind, data, task.ours, most
             )
+    if task.ours.encoder == "transformer" and rectools_python:
+        found["RecTools, SASRec"] = functools.partial(
+            rectools, rectools_python, data, task.ours, most, folder
+        )
     return found
 
 
-def measure(name: str, raw: Path, most: float) -> bool:
+def measure(name: str, raw: Path, most: float, rectools_python: str | None) -> bool:
     """Prints the table of a data set, and returns whether ours is first, and 5 times TFRS."""
     task = TASKS[name]
     curves: dict[str, Curve] = {}
@@ -293,7 +360,7 @@ def measure(name: str, raw: Path, most: float) -> bool:
             if run_step([*command, "--out", str(folder / "data")]):
                 raise RuntimeError(f"prepare failed on {raw / task.input}")
         data = PreparedData.load(folder / "data")
-        for contender, call in contenders(task, data, most, folder).items():
+        for contender, call in contenders(task, data, most, folder, rectools_python).items():
             try:
                 with contextlib.redirect_stdout(io.StringIO()):
                     curves[contender] = call()
@@ -321,13 +388,18 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=600.0, help="most seconds of a training (%(default)g)"
     )
+    parser.add_argument(
+        "--rectools",
+        metavar="PYTHON",
+        help="interpreter of an environment with RecTools and PyTorch (RecTools is left out)",
+    )
     args = parser.parse_args()
     missing = [name for name in args.sets if not (args.data / TASKS[name].input).exists()]
     if missing:
         print(f"skipped: {args.data} has no {', '.join(missing)}")
         return 0
     print(harness.environment())
-    results = [measure(name, args.data, args.seconds) for name in args.sets]
+    results = [measure(name, args.data, args.seconds, args.rectools) for name in args.sets]
     met = all(results)
     print(f"\nahead of all, and at least 5 times as fast as TFRS: {'met' if met else 'missed'}")
     return 0 if met else 1
