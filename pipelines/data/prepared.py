@@ -147,6 +147,11 @@ class PreparedData:
     item_counts: np.ndarray
     verified: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
+    @property
+    def trains_on_valid(self) -> bool:
+        """Whether train has the interactions of valid, which then says nothing about a model."""
+        return bool(self.manifest["config"].get("train_on_valid"))
+
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> PreparedData:
         """Opens a prepared folder, whose files are verified unless they were before.

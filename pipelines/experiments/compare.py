@@ -113,6 +113,11 @@ def comparison_settings(retrieval_size: int, tower: str) -> TrainSettings:
 
 def base_settings(args: argparse.Namespace, data: PreparedData) -> TrainSettings:
     """The settings that all runs of ``compare`` or ``tune`` share."""
+    if data.trains_on_valid:
+        raise UserError(
+            f"--data {data.path} was prepared with --train-on-valid, so validation cannot choose "
+            "between settings. Prepare it without, and use this data for the last training alone."
+        )
     given = shared_settings(args, SHARED_SETTINGS)
     base = comparison_settings(args.retrieval_size, given.get("tower", "history"))
     if args.quick:

@@ -9,6 +9,7 @@ split, beside the published numbers.
     OUT/SET/data                      the prepared data
     OUT/SET/LOSS/study.db, results/   the search of a loss
     OUT/SET/finals/results/           the chosen settings, each with its seeds
+    OUT/SET/refit/...                 data and runs of --refit, instead of finals
     OUT/report.html, report.md, summary.json
 
 The same command on the same folder continues with what is missing. ``protocols`` has the data and
@@ -27,6 +28,7 @@ from .. import prepare
 from ..common.files import write_json
 from ..common.page import Block, Field, Grid, Heading, Text, write_page
 from ..data.prepared import PreparedData
+from ..data.sequences import training_input
 from ..errors import UserError
 from ..runs.losses import Contestant
 from ..runs.settings import TrainSettings
@@ -57,6 +59,7 @@ class Options:
       given: settings of every run that differ from the published ones.
       train: whether to train; otherwise the page is written from the results at hand.
       keep_runs: whether to keep the weights of finished runs.
+      refit: whether to train the chosen settings on the interactions of validation, too.
     """
 
     table: str
@@ -69,6 +72,7 @@ class Options:
     given: dict[str, Any]
     train: bool = True
     keep_runs: bool = False
+    refit: bool = False
 
     @property
     def benchmark(self) -> Benchmark:
@@ -130,6 +134,7 @@ def read_options(table: str, args: argparse.Namespace, given: dict[str, Any]) ->
         given={**({"max_steps": 40, "steps_per_epoch": 20} if args.quick else {}), **given},
         train=not args.report_only,
         keep_runs=args.keep_runs,
+        refit=args.refit,
     )
 
 
@@ -177,19 +182,24 @@ class Board:
         self.rows: report.Rows = {}
         self.chosen: dict[str, TrainSettings] = {}
         self.budgets: dict[str, dict[str, int]] = {}
+        self._passes: dict[str, float] = {}
         self.data: PreparedData | None = None
         self._finals: Runner | None = None
 
     def run(self) -> None:
         """Prepares, searches, and trains the chosen settings."""
-        self.data = self._prepared()
+        self.data = self._prepared(self._folder / "data")
         protocol, benchmark = self.options.protocol, self.options.benchmark
         base = protocol.settings(self.data, self.options.given, benchmark.size)
         for name, contestant in self.options.contestants.items():
             self.chosen[name] = self._search(name, contestant, base)
-        self._finals = Runner(
-            self._folder / "finals", self.data, self.options.keep_runs, keep_ranks=True
-        )
+        finals = self._folder / "finals"
+        if self.options.refit:
+            self.data = self._prepared(self._folder / "refit" / "data", "--train-on-valid")
+            finals = self._folder / "refit" / "finals"
+            for name, settings in self.chosen.items():
+                self.chosen[name] = _refitted(settings, self.data, self._passes[name])
+        self._finals = Runner(finals, self.data, self.options.keep_runs, keep_ranks=True)
         cells = [
             Cell(name, dataclasses.replace(settings, seed=seed))
             for seed in self.options.seeds
@@ -213,14 +223,13 @@ class Board:
             for seed, result in self.rows[name].items()
         }
 
-    def _prepared(self) -> PreparedData:
-        out = self._folder / "data"
+    def _prepared(self, out: Path, *options: str) -> PreparedData:
         if not self.options.train:
             return PreparedData.load(out)
         parser = argparse.ArgumentParser()
         prepare.add_arguments(parser)
         source = self.options.protocol.input(self.options.raw, self.name)
-        words = [*self.options.protocol.prepare, "--input", str(source)]
+        words = [*self.options.protocol.prepare, *options, "--input", str(source)]
         try:
             prepare.run(parser.parse_args([*words, "--out", str(out)]))
         except UserError as error:
@@ -262,7 +271,20 @@ class Board:
                     "the command without it."
                 )
             self.budgets[name] = search.budget()
-            return search.finish(str(self.data.path))
+            settings = search.finish(str(self.data.path))
+            best = runner.result(Cell(name, settings, split="valid"))
+            assert best is not None
+            self._passes[name] = best["best"]["epoch"]
+            return settings
+
+
+def _refitted(settings: TrainSettings, data: PreparedData, passes: float) -> TrainSettings:
+    """The settings for as many passes over other data, after which the last weights count."""
+    examples = training_input(data.split("train"), data.num_items, settings.window_options)
+    steps = max(round(passes * examples.steps_per_epoch), 1)
+    return dataclasses.replace(
+        settings, max_steps=steps, steps_per_epoch=steps, early_stopping_patience=0
+    )
 
 
 def write(boards: Iterable[Board], options: Options) -> None:
@@ -277,6 +299,14 @@ def write(boards: Iterable[Board], options: Options) -> None:
             "number on this split, of the same loss or of another model."
         )
     ]
+    if options.refit:
+        blocks.append(
+            Text(
+                "For the test, the chosen settings were trained on the interactions of training "
+                "and validation together, for as many passes as were best in validation, and the "
+                "last weights were taken."
+            )
+        )
     summary: dict[str, Any] = {}
     for board in boards:
         if not board.rows or board.data is None:

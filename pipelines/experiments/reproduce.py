@@ -98,6 +98,12 @@ def _add_benchmark_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"number of trials for each loss ({trials})",
     )
+    group.add_argument(
+        "--refit",
+        action="store_true",
+        help="for the test, train the chosen settings on the interactions of training and "
+        "validation together, for as many passes as were best in validation (off)",
+    )
 
 
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:

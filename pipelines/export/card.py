@@ -42,9 +42,11 @@ def card_sections(record: dict[str, Any]) -> dict[str, str]:
         training.append(f"- hidden layers: {' '.join(map(str, settings['hidden']))}")
     if takes_history:
         training.append(f"- history: the {settings['history_length']} latest items of a user")
+    chosen = f"which has the best validation {settings['monitor']}"
+    if data.get("train_on_valid"):
+        chosen = "the last one, trained on the interactions of validation too"
     training += [
-        f"- checkpoint: step {record['best']['step']:,}, which has the best validation "
-        f"{settings['monitor']}",
+        f"- checkpoint: step {record['best']['step']:,}, {chosen}",
         f"- seed: {record['seed']}",
     ]
     features = record.get("features", {})
@@ -95,8 +97,11 @@ def _recall_lines(record: dict[str, Any]) -> list[str]:
     if evaluation is None:
         best = record["best"]
         names = sorted((name for name in best if name.startswith("recall@")), key=_cutoff)
+        users = "validation users"
+        if record["data"].get("train_on_valid"):
+            users += ", who are part of the training data, so the figures say little"
         return [
-            "Measured on validation users. The test split was not evaluated before this export.",
+            f"Measured on {users}. The test split was not evaluated before this export.",
             "",
             markdown_table(
                 ["N", *(name.removeprefix("recall@") for name in names)],

@@ -84,6 +84,7 @@ def load_source(args: argparse.Namespace) -> Source:
         "evaluation": _evaluation(exported),
         "data": {
             "source": data.manifest["source"],
+            "train_on_valid": data.trains_on_valid,
             "statistics": {
                 name: data.manifest["statistics"][name]
                 for name in ("interactions", "users", "items")

@@ -72,6 +72,7 @@ _CONFIGURATION = (
     "tfds_data_dir",
     "tfds_name",
     "time_column",
+    "train_on_valid",
     "user_column",
     "user_features",
     "users",
@@ -139,6 +140,7 @@ def _prepare(args: argparse.Namespace, requests: Sequence[Request], folder: Path
         shares=(8, 1, 1) if _is_cut(args) else args.split,
         valid_share=args.valid_share,
         seed=args.seed,
+        train_on_valid=args.train_on_valid,
     )
     work = folder / "work"
     work.mkdir()
@@ -180,8 +182,9 @@ def _prepare(args: argparse.Namespace, requests: Sequence[Request], folder: Path
                 statistics["split_times"] = splits.cut_sequences(engine, cut)
             dropped = tables.split_log(engine, split, options)
             if cut is not None:
+                untrained = "n0 + n1 = 0" if args.train_on_valid else "n0 = 0"
                 statistics["users_not_in_train"] = scalar(
-                    engine, "SELECT count(*) FROM shuffled WHERE n0 = 0"
+                    engine, f"SELECT count(*) FROM shuffled WHERE {untrained}"
                 )
             statistics["users"] = engine.count("shuffled")
             statistics["filtered_users"] = statistics["raw_users"] - statistics["users"]
@@ -192,7 +195,7 @@ def _prepare(args: argparse.Namespace, requests: Sequence[Request], folder: Path
             spools = {name: Spool(work / f"{name}.arrow", held) for name in SPLITS if held}
             for name in SPLITS:
                 entry = writer.write_split(
-                    engine, folder, name, split, args.history_share, spools.get(name)
+                    engine, folder, name, split, options, args.history_share, spools.get(name)
                 )
                 statistics["splits"][name] = {**entry, "dropped_users": dropped[name]}
             kept_rows: dict[str, np.ndarray] = {}
@@ -213,7 +216,7 @@ def _prepare(args: argparse.Namespace, requests: Sequence[Request], folder: Path
             statistics["items_not_in_train"] = int((counts == 0).sum())
             features: dict[str, Any] = {}
             if requests:
-                last = tables.last_time(engine, split)
+                last = tables.last_time(engine, split, options)
                 until = None if last is None else splits.in_seconds(last, source.readers)
                 raw = RawFeatures(requests, side_tables, spools, kept_rows, until)
                 features, found_tables = write_features(folder, raw, counts, args.threads)

@@ -143,6 +143,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "valid file; rounded down, but at least one pair (%(default)s)",
     )
     filters.add_argument(
+        "--train-on-valid",
+        action="store_true",
+        help="also put the interactions of valid into train, for a last training before export or "
+        "test, with settings that were chosen without them (off)",
+    )
+    filters.add_argument(
         "--seed",
         type=int,
         default=0,

@@ -48,6 +48,7 @@ class LogOptions:
       valid_share: share of each user's train pairs to hold out, if a log that is already split has
         no valid file.
       seed: seed of the shuffle of users.
+      train_on_valid: whether the train split has the interactions of the valid split as well.
     """
 
     min_item_count: int
@@ -57,6 +58,7 @@ class LogOptions:
     shares: tuple[int, int, int]
     valid_share: float
     seed: int
+    train_on_valid: bool = False
 
 
 def encode(engine: Engine, dedup: bool, keep_raw: bool = False) -> None:
@@ -161,14 +163,14 @@ def split_log(engine: Engine, split: str, options: LogOptions) -> dict[str, int]
         ) AS counts JOIN user_names ON code = "user" """
     engine.number("shuffled", select, "draw, name", "shuffled_position")
     history = dict.fromkeys(PARTS, "n0")
+    trained = "n0 + n1" if options.train_on_valid else "n0"
     if split == PAIRS_ARE_SPLIT:
         wanted = {
-            name: (f"n{part} > 0", "n0 > 0", f"n0 + n{part}" if part else "n0")
-            for part, name in enumerate(PARTS)
+            name: (f"n{part} > 0", "n0 > 0", f"n0 + n{part}") for part, name in enumerate(PARTS)
         }
     elif split in (LEAVE_ONE_OUT, TIME):
         history["test"] = "n0 + n1"
-        wanted = {"train": ("n0 > 0", "true", "n0")}
+        wanted = {}
         for part, name in enumerate(PARTS[1:], start=1):
             # Leave-one-out has a target of every user, time of those who are there in the period.
             belongs = "true" if split == LEAVE_ONE_OUT else f"n{part} > 0"
@@ -185,13 +187,19 @@ def split_log(engine: Engine, split: str, options: LogOptions) -> dict[str, int]
         wanted = {
             name: (
                 f"shuffled_position BETWEEN {bounds[part]} AND {bounds[part + 1] - 1}",
-                "n0 > 1" if part else "true",
+                "n0 > 1",
                 "n0",
             )
             for part, name in enumerate(PARTS)
         }
+        # The users of valid follow those of train.
+        end = bounds[2 if options.train_on_valid else 1]
+        wanted["train"] = (f"shuffled_position < {end}", "true", "n0")
+    if split != SPLIT_USERS:
+        wanted["train"] = (f"{trained} > 0", "true", trained)
     dropped = {}
-    for name, (belongs, usable, total) in wanted.items():
+    for name in PARTS:
+        belongs, usable, total = wanted[name]
         select = f"""
             SELECT "user", name, {total} AS total, {history[name]} AS history, shuffled_position
             FROM shuffled WHERE {belongs} AND {usable}"""
@@ -241,19 +249,23 @@ def hold_out(engine: Engine, options: LogOptions) -> None:
     )
 
 
-def last_time(engine: Engine, split: str) -> int | float | None:
+def last_time(engine: Engine, split: str, options: LogOptions) -> int | float | None:
     """The last time of the training part as table ``log`` has it, or None without times."""
     found: int | float | None = engine.value(f"""
         SELECT max(time) FROM log
         JOIN {members(PARTS[0])} AS members ON members."user" = log."user"
-        WHERE {_belongs(split, 0)}""")
+        WHERE {_belongs(split, PARTS[0], options)}""")
     return found
 
 
-def _belongs(split: str, part: int) -> str:
+def _belongs(split: str, name: str, options: LogOptions) -> str:
     """The condition under which a row of a split's user belongs to the split."""
+    part = PARTS.index(name)
+    if split == SPLIT_USERS:
+        return "true"
+    if name == "train":
+        return f"log.part <= {int(options.train_on_valid)}"
     return {
-        SPLIT_USERS: "true",
         LEAVE_ONE_OUT: f"log.part <= {part}",
         TIME: f"log.part <= {part}",
         USERS_ARE_SPLIT: f"log.part = {part}",
@@ -261,7 +273,9 @@ def _belongs(split: str, part: int) -> str:
     }[split]
 
 
-def ordered_items(split: str, name: str, row: str = "", num_extras: int = 0) -> str:
+def ordered_items(
+    split: str, name: str, options: LogOptions, row: str = "", num_extras: int = 0
+) -> str:
     """A SELECT of the item ids of a split, user by user, each in time order.
 
     With ``num_extras`` the further columns of ``raw`` follow, whose rows are numbered by its column
@@ -270,7 +284,7 @@ def ordered_items(split: str, name: str, row: str = "", num_extras: int = 0) -> 
     Pairs that were split at random have no time order. They are often sorted by item, which would
     teach a model to expect ever larger numbers, so they are sorted by a hash instead.
     """
-    condition = _belongs(split, PARTS.index(name))
+    condition = _belongs(split, name, options)
     order = "log.time, place"
     if split == PAIRS_ARE_SPLIT:
         order = "log.part, md5('order:' || members.name || ':' || items.name), place"

@@ -12,7 +12,7 @@ import numpy as np
 from .engines.base import Engine
 from .features.spool import Spool
 from .sources.base import SPLIT_USERS, USERS_ARE_SPLIT
-from .tables import members, ordered_items
+from .tables import LogOptions, members, ordered_items
 
 BATCH_ROWS = 1 << 20
 
@@ -27,6 +27,7 @@ def write_split(
     folder: Path,
     name: str,
     split: str,
+    options: LogOptions,
     history_share: float,
     spool: Spool | None = None,
 ) -> dict[str, int]:
@@ -37,6 +38,7 @@ def write_split(
       folder: parent of the new folder.
       name: ``train``, ``valid`` or ``test``.
       split: how the log is split, see ``sources.base``.
+      options: the options of the split.
       history_share: share of a user's items that form the history, if users are split.
       spool: takes the further columns of the interactions, if there are any.
 
@@ -76,7 +78,7 @@ def write_split(
         statistics["target_interactions"] = interactions - history
     with open_flat_array(target / "items.npy", interactions, np.int32) as append:
         extras = 0 if spool is None else spool.num_columns
-        for batch in engine.batches(ordered_items(split, name, engine.row, extras)):
+        for batch in engine.batches(ordered_items(split, name, options, engine.row, extras)):
             append(batch.column(0).to_numpy())
             if spool is not None:
                 spool.append(batch.columns[1:])

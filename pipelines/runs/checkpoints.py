@@ -76,11 +76,14 @@ class TrainingState:
         """The best row of the history."""
         return None if self.best_row is None else self.rows[self.best_row]
 
-    def add(self, row: dict[str, Any], monitor: str) -> bool:
-        """Appends a row; returns whether it is the best so far."""
+    def add(self, row: dict[str, Any], monitor: str, last_counts: bool = False) -> bool:
+        """Appends a row; returns whether it is the best so far.
+
+        If the last row counts, whatever its value, every row is.
+        """
         best = self.best
         self.rows.append(row)
-        if best is not None and row[monitor] <= best[monitor]:
+        if not last_counts and best is not None and row[monitor] <= best[monitor]:
             self.patience_used += 1
             return False
         self.best_row = len(self.rows) - 1

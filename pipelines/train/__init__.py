@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> None:
         cluster.numbers_of_all(0)
     if cluster.is_chief:
         assert result is not None
-        _print_summary(configured, result, args.out)
+        _print_summary(configured, result, args.out, data.trains_on_valid)
 
 
 def _begin(
@@ -142,10 +142,11 @@ def describe_device() -> str:
     return f"computing on the GPU ({details.get('device_name', devices[0].name)}{more})"
 
 
-def _print_summary(trained: Run, result: dict[str, Any], out: str) -> None:
+def _print_summary(trained: Run, result: dict[str, Any], out: str, trains_on_valid: bool) -> None:
     best = result["best"]
+    what = "validation, which is part of train" if trains_on_valid else "best validation"
     print(f"\n{out}: {result['stopped']}, {result['steps']:,} steps, {result['seconds']:.0f} s")
-    print(f"best validation, at step {best['step']:,} (over {trained.settings.monitor_average}):")
+    print(f"{what}, at step {best['step']:,} (over {trained.settings.monitor_average}):")
     for name, value in best.items():
         if name.startswith("recall@"):
             print(f"  {name:<12} {value:.4f}")

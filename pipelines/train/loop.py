@@ -70,6 +70,8 @@ class Bookkeeper(tf.keras.callbacks.Callback):
       checkpoint_steps: number of steps between further checkpoints; None saves after validations
         only.
       bar: progress bar of the steps.
+      last_counts: whether to keep the last weights instead of the best ones, and never to stop
+        early.
       after_validation: called with each new row of the history, when all is saved; may raise to
         stop.
     """
@@ -84,9 +86,11 @@ class Bookkeeper(tf.keras.callbacks.Callback):
         total_steps: int,
         checkpoint_steps: int | None,
         bar: Any,
+        last_counts: bool = False,
         after_validation: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         super().__init__()
+        self._last_counts = last_counts
         self._after_validation = after_validation
         self._settings = settings
         self._state = state
@@ -127,7 +131,7 @@ class Bookkeeper(tf.keras.callbacks.Callback):
         loss = float(self.model.loss_tracker.result())
         self._check_loss(loss)
         row = self._validator.row(self.model, state.step, loss)
-        if state.add(row, settings.monitor):
+        if state.add(row, settings.monitor, self._last_counts):
             self._checkpoints.save_best(row)
         patience = settings.early_stopping_patience
         if patience and state.patience_used >= patience:
@@ -166,7 +170,8 @@ class Bookkeeper(tf.keras.callbacks.Callback):
 
     def _print(self, row: dict[str, Any]) -> None:
         monitor = self._settings.monitor
-        mark = "  best so far" if row is self._state.best else ""
+        is_best = row is self._state.best and not self._last_counts
+        mark = "  best so far" if is_best else ""
         with self._bar.external_write_mode():
             print(
                 f"step {row['step']:>7,}  epoch {row['epoch']:>6.2f}  loss {row['loss']:.4f}  "
@@ -247,6 +252,8 @@ def _train(
         f"{data.num_items:,} items; {total_steps:,} steps at most, a validation every {interval:,}"
         + describe(features)
     )
+    if data.trains_on_valid:
+        print("the interactions of valid are part of train: the last weights count, not the best")
     if restored:
         print(f"continuing after step {state.step:,}")
     records = Records(run.path, pictures, writes=cluster.is_chief)
@@ -265,6 +272,7 @@ def _train(
         total_steps,
         checkpoint_steps,
         bar,
+        data.trains_on_valid,
         after_validation,
     )
     if state.step % interval and state.mean_loss is not None:
@@ -289,7 +297,8 @@ def _train(
         "stopped": state.stopped,
         "steps": state.step,
         "best": state.best,
-        "monitor": f"{settings.monitor} of the validation split over {settings.monitor_average}",
+        "monitor": f"{settings.monitor} of the validation split over {settings.monitor_average}"
+        + (", which is part of train: the last is kept" if data.trains_on_valid else ""),
         "loss": settings.loss_title,
         "strategy": cluster.as_dict(),
         "seconds": round(state.seconds, 1),

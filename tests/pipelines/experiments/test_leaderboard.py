@@ -114,11 +114,12 @@ def test_the_protocol_of_sequences(sequences: Path, tmp_path: Path) -> None:
 def test_a_small_table_of_sequences(sequences: Path, tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     out = tmp_path / "table"
-    run_step(
+    command = (
         "reproduce", "--table", "sequences", "--data", sequences, "--sets", "toys", "--out", out,
         "--losses", "softmax", "softmax-sampled", "--trials", 1, "--seeds", 1, "--dim", 8,
         "--batch-size", 16, "--max-steps", 100, "--learning-rate", 0.02,
     )  # fmt: skip
+    run_step(*command)
     summary = read_json(out / "summary.json")["toys"]
     assert summary["softmax"]["settings"]["encoder"] == "transformer"
     assert not summary["softmax-sampled"]["settings"]["whole_catalogue"]
@@ -126,6 +127,15 @@ def test_a_small_table_of_sequences(sequences: Path, tmp_path: Path) -> None:
     assert summary["softmax"]["recall@10"]["mean"] > 60.0
     page = (out / "report.md").read_text()
     assert "eSASRec, published | 9.39 | 5.38" in page
+    run_step(*command, "--refit")
+    refitted = read_json(out / "summary.json")["toys"]["softmax"]
+    data = PreparedData.load(out / "toys/refit/data")
+    assert data.trains_on_valid
+    (trial,) = (read_json(path) for path in (out / "toys/softmax/results").glob("*.json"))
+    # 80 users are five batches, with and without the interactions of valid.
+    assert refitted["settings"]["max_steps"] == round(5 * trial["best"]["epoch"])
+    assert refitted["recall@10"] != summary["softmax"]["recall@10"]
+    assert "training and validation together" in (out / "report.md").read_text()
 
 
 @pytest.mark.slow
@@ -151,7 +161,7 @@ def test_a_small_leaderboard_from_files_to_the_page(
     assert summary["sl_at_k"]["search"]["trials"] == 2
     assert 20 < summary["sl_at_k"]["search"]["steps"] <= 40
     settings = summary["sl_at_k"]["settings"]
-    assert (settings["stddev"], settings["whole_catalogue"]) == (1.0, True)
+    assert (settings["stddev"], settings["whole_catalogue"]) == (1.0, False)
     assert settings["exclude_history"] and settings["mask_known_positives"]
     for metric in ("recall@20", "ndcg@20"):
         mine, others = summary["sl_at_k"][metric], summary["softmax"][metric]

@@ -13,6 +13,7 @@ from pipelines.prepare import targets
 from pipelines.prepare.splits import split_option
 from tests.pipelines.prepare.test_prepare import content, make_log, prepare, write_csv
 from tests.support import prepare_oracle as oracle
+from tests.support.presplit import write_presplit
 
 KEEP_ALL = ["--min-item-count", 1, "--min-user-count", 1]
 DROPS = {
@@ -68,6 +69,39 @@ def test_every_array_is_that_of_the_oracle(tmp_path, monkeypatch, kind, drops):
     trained = {user for user, *_ in expected["train"]}
     assert found["users_not_in_train"] == len({user for user, *_ in log} - trained)
     assert found["items_not_in_train"] == expected["item_counts"].count(0)
+
+
+@pytest.mark.parametrize("kind", [*SPLITS, "users", "pairs"])
+def test_the_interactions_of_valid_can_be_trained_on(tmp_path, kind):
+    if kind == "pairs":
+        command = ["--source", "presplit", "--input", write_presplit(tmp_path)]
+    else:
+        split, _, arguments = SPLITS.get(kind, ("8:1:1", None, []))
+        path = write_csv(tmp_path / "events.csv", log_with_new_users_and_items())
+        command = ["--source", "csv", "--input", path, *KEEP_ALL, "--split", split, *arguments]
+    for name, options in (("apart", []), ("together", ["--train-on-valid"])):
+        assert prepare(*command, "--out", tmp_path / name, *options) == 0
+    apart, together = content(tmp_path / "apart"), content(tmp_path / "together")
+    assert {name: together[name] for name in ("item_ids", "valid", "test")} == {
+        name: apart[name] for name in ("item_ids", "valid", "test")
+    }
+    trained = {user: items for user, items, _ in together["train"]}
+    assert len(trained) == len(together["train"])
+    # A user of valid has all items of both parts, and nothing else; the others are as they were.
+    expected = {user: items for user, items, _ in apart["train"]}
+    expected.update({user: items for user, items, _ in apart["valid"]})
+    if kind == "times":
+        # Users whose first interaction is in the period of valid have no history there.
+        assert set(trained) > set(expected)
+        trained = {user: trained[user] for user in expected}
+    assert trained == expected
+    counts = [0] * len(apart["item_ids"])
+    for _, items, _ in together["train"]:
+        for item in items:
+            counts[item] += 1
+    assert together["item_counts"] == counts
+    assert not PreparedData.load(tmp_path / "apart").trains_on_valid
+    assert PreparedData.load(tmp_path / "together").trains_on_valid
 
 
 def test_leave_one_out_by_hand(tmp_path, capsys):

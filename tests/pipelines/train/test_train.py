@@ -22,6 +22,7 @@ from pipelines.runs.build import build_loss, build_optimizer
 from pipelines.runs.checkpoints import TrainingState
 from pipelines.runs.settings import LAZY_FROM_ROWS, TrainSettings
 from pipelines.train.loop import Segment, plan
+from tests.support.presplit import write_presplit
 from tests.support.processes import run_step, start_step
 from tests.support.tiny_run import OPTIONS
 from tfrs_croloss import CROLoss, LambdaCROLoss
@@ -304,6 +305,26 @@ def test_a_run_that_does_not_learn_is_stopped(tiny_data: Path, tmp_path: Path) -
     result = read(tmp_path / "run" / "result.json")
     assert result["stopped"] == "no new best in 2 validations"
     assert (result["steps"], result["best"]["step"]) == (6, 2)
+
+
+def test_the_last_weights_count_if_validation_is_part_of_train(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = write_presplit(tmp_path)
+    data, run = tmp_path / "data", tmp_path / "run"
+    run_step("prepare", "--source", "presplit", "--input", raw, "--out", data, "--train-on-valid")
+    run_step(
+        *("train", "--data", data, "--out", run, *OPTIONS, "--learning-rate", 1e-30),
+        *("--steps-per-epoch", 2, "--max-steps", 6, "--early-stopping-patience", 1),
+    )
+    result = read(run / "result.json")
+    assert (result["stopped"], result["best"]["step"]) == ("all steps done", 6)
+    shown = capsys.readouterr().out
+    assert "the last weights count, not the best" in shown and "best so far" not in shown
+    assert "validation, which is part of train, at step 6" in shown
+    command = ["compare", "--data", str(data), "--out", str(tmp_path / "c"), "--losses", "softmax"]
+    assert main(command) == 2
+    assert "was prepared with --train-on-valid" in capsys.readouterr().err
 
 
 @pytest.mark.slow
