@@ -98,9 +98,11 @@ def compare(tmp_path, *arguments, num_files=14):
 
 OPTIONS = {
     "dedup and core": ["--dedup", "--core", "--min-item-count", 6, "--min-user-count", 8],
-    "seed and shares": ["--seed", 9, "--split", "5:3:2", "--history-share", 0.29],
+    "seed and shares": [
+        *("--seed", 9, "--split", "5:3:2", "--history-share", 0.29, "--train-on-valid"),
+    ],
     "leave-one-out": ["--split", "leave-one-out", "--drop-repeated-targets"],
-    "time by shares": [*KEEP_ALL, "--split", "time", "--drop-cold-targets"],
+    "time by shares": [*KEEP_ALL, "--split", "time", "--drop-cold-targets", "--train-on-valid"],
 }
 
 
