@@ -52,6 +52,8 @@ def quiet_tensorflow() -> None:
         for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", category)
         warnings.filterwarnings("ignore", module=_WARNING_MODULES)
+    # Where in the code a warning arises says nothing to the user of a command.
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     _filter_stderr()
 
 

@@ -79,6 +79,7 @@ with tf.Graph().as_default(), tf.compat.v1.Session() as session:
 tf.get_logger().warning("a remark of TensorFlow's")
 warnings.warn_explicit("old", DeprecationWarning, "x.py", 1)
 print("ours", file=sys.stderr)
+warnings.warn("the model collapses", UserWarning)
 tf.get_logger().error("an error of TensorFlow's")
 """
 
@@ -91,7 +92,9 @@ def test_tensorflow_is_quiet_but_for_its_errors():
     assert "a remark of TensorFlow's" in loud.stderr
     shown = quiet(SESSION)
     assert shown.returncode == 0
-    assert shown.stderr == "ours\nERROR:tensorflow:an error of TensorFlow's\n"
+    assert shown.stderr == (
+        "ours\nwarning: the model collapses\nERROR:tensorflow:an error of TensorFlow's\n"
+    )
 
 
 def test_tracebacks_and_last_words_are_shown():
