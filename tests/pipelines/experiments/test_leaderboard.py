@@ -132,8 +132,8 @@ def test_a_small_table_of_sequences(sequences: Path, tmp_path: Path) -> None:
     data = PreparedData.load(out / "toys/refit/data")
     assert data.trains_on_valid
     (trial,) = (read_json(path) for path in (out / "toys/softmax/results").glob("*.json"))
-    # 80 users are five batches, with and without the interactions of valid.
-    assert refitted["settings"]["max_steps"] == round(5 * trial["best"]["epoch"])
+    # 80 users are six batches in buckets of length, with and without the interactions of valid.
+    assert refitted["settings"]["max_steps"] == round(6 * trial["best"]["epoch"])
     assert refitted["recall@10"] != summary["softmax"]["recall@10"]
     assert "training and validation together" in (out / "report.md").read_text()
 
