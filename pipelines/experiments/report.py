@@ -60,12 +60,15 @@ def data_blocks(data: PreparedData, rows: Rows, average: str) -> list[Block]:
         result = next(iter(next(iter(rows.values())).values()))
         test, settings = result["test"], result["settings"]
         seeds = sorted({seed for seeds in rows.values() for seed in seeds})
+        weights = f"the weights that were best in validation ({settings['monitor']})"
+        if data.trains_on_valid:
+            weights = "the last weights, which were trained on the interactions of validation, too"
         text += (
             f" Test: {test['num_targets']:,} targets of {test['num_users']:,} users; Recall@N is "
             f"in percent, averaged over {average}, by exact ranks over the whole catalogue, items "
             f"of the history {'excluded' if settings['exclude_history'] else 'not excluded'}. "
             f"Seeds: {', '.join(map(str, seeds))}; ± is one standard error over them. The test is "
-            f"measured with the weights that were best in validation ({settings['monitor']})."
+            f"measured with {weights}."
         )
     return [Text(text)]
 
