@@ -51,8 +51,11 @@ repository_pages = {
         f"results/{name}": f"results/{name}/report.md"
         for name in (
             "beauty-compare",
+            "beauty-leaderboard",
+            "beauty-sequences",
             "cds-compare",
             "cds-sizes",
+            "electronic-leaderboard",
             "health-leaderboard",
             "health-sizes",
             "ml-100k-features",
