@@ -124,9 +124,10 @@ def test_a_model_that_collapses_is_told_after_some_batches():
     _score_range._told.clear()
     assert told(lambda: task(UNIT, -UNIT), times=patience + 1) == []
     assert told(lambda: task(near, near), times=patience + 1) == []
-    # Positives that stand out a little do not save a model: here, half of what all have in common.
-    ahead = near + 0.5 * np.eye(8, dtype="float32")[np.arange(len(near)) % 8]
-    assert len(told(lambda: task(ahead, -near), times=patience + 1)) == 1
+    # A positive at -0.6 among 31 negatives at -1 stands out, and does not save the model.
+    ones, own = np.ones([32, 1], "float32"), 0.4**0.5 * np.eye(32, dtype="float32")
+    queries, items = np.concatenate([ones, own], axis=1), np.concatenate([-ones, own], axis=1)
+    assert len(told(lambda: task(queries, items), times=patience + 1)) == 1
     _score_range._told.clear()
     whole = tf.function(Retrieval(LambdaCROLoss(), temperature=0.1))
     assert told(lambda: whole(near, -near), times=patience + 1) == []
