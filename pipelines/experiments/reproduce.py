@@ -150,6 +150,11 @@ def run(args: argparse.Namespace) -> None:
 
         run_leaderboard(table, args, shared_settings(args, SHARED_SETTINGS))
         return
+    if args.refit:
+        raise UserError(
+            f"--refit requires --table {' or '.join(BENCHMARKS)}. Received: --table "
+            f"{' '.join(args.table)}. Leave it out."
+        )
     data = PreparedData.load(args.data)
     dataset = published_dataset(data.manifest)
     protocol = args.protocol or dataset or "books"
