@@ -79,9 +79,11 @@ lint: $(READY)  ## check style, imports and formatting
 types: $(READY)  ## check the types
 	$(BIN)/mypy
 
+# Below Python 3.12, slipcover now and then exchanges functions that it has seen for ones without
+# probes, and fails if a thread adds to a module meanwhile. No number of probes is above this one.
 check: $(READY)  ## run the tests alone, and print the coverage
 	@mkdir -p build
-	$(BIN)/python -m slipcover --source tfrs_croloss,pipelines --json --out build/coverage.json \
+	$(BIN)/python -m slipcover --threshold 1000000000 --source tfrs_croloss,pipelines --json --out build/coverage.json \
 	  -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow' --ignore=$(SPARK_TESTS)
 	@$(BIN)/python -c 'import json; print("coverage of tfrs_croloss and pipelines: %.1f %%" \
 	  % json.load(open("build/coverage.json"))["summary"]["percent_covered"])'
