@@ -8,6 +8,7 @@ program with Keras 3 nothing imports it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -68,6 +69,27 @@ def slots(optimizer: Any, variable: tf.Variable, *names: str) -> list[tf.Variabl
         return [getattr(optimizer, name)[index].value for name in names]
     index = optimizer._index_dict[optimizer._var_key(variable)]
     return [getattr(optimizer, name)[index] for name in names]
+
+
+def trainable_variables(model: tf.keras.Model) -> list[tf.Variable]:
+    """TensorFlow's variables that training changes."""
+    return [variable.value if IS_KERAS_3 else variable for variable in model.trainable_variables]
+
+
+def strategy_scope(model: tf.keras.Model) -> contextlib.AbstractContextManager[Any]:
+    """The scope in which variables beside those of a model are created."""
+    strategy = model.distribute_strategy
+    return contextlib.nullcontext() if strategy is None else strategy.scope()
+
+
+def mark_averaged(model: tf.keras.Model, averaged: bool) -> None:
+    """Remembers whether a model has the average of its weights in their place."""
+    model._has_averaged_weights = averaged
+
+
+def is_averaged(model: tf.keras.Model) -> bool:
+    """Whether a model has the average of its weights in their place."""
+    return getattr(model, "_has_averaged_weights", False)
 
 
 def distinct_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:

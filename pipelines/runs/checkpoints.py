@@ -24,6 +24,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfrs_croloss.models import TwoTowerModel
+from tfrs_croloss.optimizers import WeightAverage
 
 from ..common import keras_version
 from ..common.files import atomic_folder, file_entries, read_json, sha256, write_json
@@ -98,9 +99,16 @@ class Checkpoints:
       run_folder: folder of the run.
       model: compiled model, with all variables of towers and optimizer created.
       writes: whether to save at all; of several workers with equal weights, only one saves.
+      average: the average of the weights, if there is one.
     """
 
-    def __init__(self, run_folder: Path, model: TwoTowerModel, writes: bool = True) -> None:
+    def __init__(
+        self,
+        run_folder: Path,
+        model: TwoTowerModel,
+        writes: bool = True,
+        average: WeightAverage | None = None,
+    ) -> None:
         self._writes = writes
         self._folder = run_folder / "checkpoints"
         self._best = run_folder / "best"
@@ -108,6 +116,8 @@ class Checkpoints:
         # Not the mean loss, which the training state has: each replica counts its own part, and
         # all of them would have to take part in saving.
         self._everything = tf.train.Checkpoint(weights=self._weights, optimizer=model.optimizer)
+        if average is not None:
+            self._everything.average = average.variables
 
     def save(self, state: TrainingState) -> None:
         """Saves everything."""

@@ -207,6 +207,12 @@ def check(settings: TrainSettings, name: str, replicas: int | None) -> None:
                 "--strategy parameter-server cannot be combined with --mixed-precision, whose loss "
                 "scale asynchronous workers cannot share. Leave it out."
             )
+        if settings.weight_average:
+            raise UserError(
+                "--weight-average should be 0 with --strategy parameter-server, whose workers "
+                f"update the weights at any time. Received: {settings.weight_average:g}. Leave it "
+                "out."
+            )
     several = name in ("multi-worker", "parameter-server") or (replicas or 1) > 1
     if settings.memory_size and several:
         raise UserError(

@@ -170,6 +170,13 @@ class TrainSettings(FeatureFields, LossFields):
         "initial value",
         "optimization",
     )
+    weight_average: float = _setting(
+        Real(least=0.0, most=0.99999),
+        0.0,
+        "decay of the moving average of the weights, which is validated and kept in their place: "
+        "0.998 averages over about 500 steps, 0 over none",
+        "optimization",
+    )
     epochs: int = _setting(
         Whole(1), 20, "maximum number of passes over the examples", "optimization"
     )

@@ -55,10 +55,16 @@ class Records:
         self._writer.flush()
         self._num_written = len(rows)
 
-    def draw(self, rows: Rows, monitor: str) -> None:
-        """Draws the learning curves."""
-        if rows and self._pictures:
-            draw_learning_curves(self._folder / "learning_curves.png", rows, monitor)
+    def draw(self, rows: Rows, kept: dict[str, Any] | None, monitor: str) -> None:
+        """Draws the learning curves.
+
+        Args:
+          rows: the history.
+          kept: the row whose weights are kept; None before the first validation.
+          monitor: the metric that chose it.
+        """
+        if kept is not None and self._pictures:
+            draw_learning_curves(self._folder / "learning_curves.png", rows, kept, monitor)
 
 
 def _write_csv(path: Path, rows: Rows) -> None:
@@ -69,20 +75,22 @@ def _write_csv(path: Path, rows: Rows) -> None:
     replace_file(path, text.getvalue().encode())
 
 
-def draw_learning_curves(path: Path, rows: Rows, monitor: str) -> None:
+def draw_learning_curves(path: Path, rows: Rows, kept: dict[str, Any], monitor: str) -> None:
     """Draws loss, Recall@N, ranks and the share of zero gradients over the training steps.
 
     Args:
       path: PNG file to write.
       rows: the history.
-      monitor: column whose best row is marked.
+      kept: the row whose weights are kept, which is marked.
+      monitor: the metric that chose it.
     """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 7), layout="constrained")
     ((loss, recall), (ranks, done)) = figure.subplots(2, 2)
     steps = [row["step"] for row in rows]
-    best = max(rows, key=lambda row: row[monitor])
+    is_best = kept[monitor] == max(row[monitor] for row in rows)
+    mark = f"best {monitor}" if is_best else "last, which is kept"
 
     def plot(axes: Any, column: str, label: str | None = None) -> None:
         axes.plot(steps, [row[column] for row in rows], marker=".", label=label)
@@ -92,7 +100,7 @@ def draw_learning_curves(path: Path, rows: Rows, monitor: str) -> None:
     for column in rows[0]:
         if column.startswith("recall@"):
             plot(recall, column, column)
-    recall.axvline(best["step"], color="grey", linestyle=":", label=f"best {monitor}")
+    recall.axvline(kept["step"], color="grey", linestyle=":", label=mark)
     recall.set_title("validation recall, exact, whole catalogue")
     recall.set_ylim(bottom=0.0)
     recall.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -9,6 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+
+from tfrs_croloss.models import TwoTowerModel
+from tfrs_croloss.optimizers import WeightAverage
 
 from ..common.files import installed_versions, write_json
 from ..common.progress import progress_bar
@@ -28,6 +32,8 @@ from .history import Records
 from .validation import Validator
 
 _SECONDS_BETWEEN_PICTURES = 30.0
+# An update of the average passes over all tables, which lazy optimizers never do.
+_STEPS_BETWEEN_AVERAGES = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +80,7 @@ class Bookkeeper(tf.keras.callbacks.Callback):
         early.
       after_validation: called with each new row of the history, when all is saved; may raise to
         stop.
+      average: the average of the weights to validate and keep instead of the weights.
     """
 
     def __init__(
@@ -88,8 +95,10 @@ class Bookkeeper(tf.keras.callbacks.Callback):
         bar: Any,
         last_counts: bool = False,
         after_validation: Callable[[dict[str, Any]], None] | None = None,
+        average: WeightAverage | None = None,
     ) -> None:
         super().__init__()
+        self._average = average
         self._last_counts = last_counts
         self._after_validation = after_validation
         self._settings = settings
@@ -118,6 +127,8 @@ class Bookkeeper(tf.keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts steps, and saves a checkpoint when it is due."""
         self._state.step += 1
+        if self._average is not None:
+            self._average.update(self._state.step)
         if logs:
             self._bar.set_postfix_str(f"loss {float(logs['loss']):.4f}", refresh=False)
         self._bar.update()
@@ -130,9 +141,10 @@ class Bookkeeper(tf.keras.callbacks.Callback):
         state, settings = self._state, self._settings
         loss = float(self.model.loss_tracker.result())
         self._check_loss(loss)
-        row = self._validator.row(self.model, state.step, loss)
-        if state.add(row, settings.monitor, self._last_counts):
-            self._checkpoints.save_best(row)
+        with contextlib.nullcontext() if self._average is None else self._average.applied():
+            row = self._validator.row(self.model, state.step, loss)
+            if state.add(row, settings.monitor, self._last_counts):
+                self._checkpoints.save_best(row)
         patience = settings.early_stopping_patience
         if patience and state.patience_used >= patience:
             state.stopped = f"no new best in {patience} validations"
@@ -146,7 +158,7 @@ class Bookkeeper(tf.keras.callbacks.Callback):
         # The last one is drawn when training is over.
         due = time.monotonic() - self._last_picture > _SECONDS_BETWEEN_PICTURES
         if due and state.stopped is None:
-            self._records.draw(state.rows, settings.monitor)
+            self._records.draw(state.rows, state.best, settings.monitor)
             self._last_picture = time.monotonic()
         self._print(row)
         if self._after_validation is not None:
@@ -237,7 +249,8 @@ def _train(
         model = build_model(settings, data.num_items, data.item_counts, num_users, features)
         model.compile(build_optimizer(cluster.adapted(settings), data.num_items, total_steps))
         model.optimizer.build(model.trainable_variables)
-        checkpoints = Checkpoints(run.path, model, writes=cluster.is_chief)
+        average = _average_of(model, settings)
+        checkpoints = Checkpoints(run.path, model, cluster.is_chief, average)
         restored = checkpoints.restore()
     state = restored or TrainingState()
     steps = cluster.numbers_of_all(state.step)
@@ -274,6 +287,7 @@ def _train(
         bar,
         data.trains_on_valid,
         after_validation,
+        average,
     )
     if state.step % interval and state.mean_loss is not None:
         bookkeeper.keep_loss(state.mean_loss)
@@ -292,7 +306,7 @@ def _train(
             else:
                 batches = _batches(training_input, segment, cluster)
                 _fit(model, batches, segment, bookkeeper, interval)
-    records.draw(state.rows, settings.monitor)
+    records.draw(state.rows, state.best, settings.monitor)
     result = {
         "stopped": state.stopped,
         "steps": state.step,
@@ -309,6 +323,15 @@ def _train(
         write_json(run.path / RESULT, result)
         discard_replaced(run.path)
     return result
+
+
+def _average_of(model: TwoTowerModel, settings: TrainSettings) -> WeightAverage | None:
+    """The average of the weights, if the settings ask for one."""
+    if not settings.weight_average:
+        return None
+    average = WeightAverage(settings.weight_average, _STEPS_BETWEEN_AVERAGES)
+    average.watch(model)
+    return average
 
 
 def _batches(training_input: TrainingInput, segment: Segment, cluster: Cluster) -> Any:

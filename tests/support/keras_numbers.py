@@ -30,7 +30,7 @@ from tfrs_croloss import (
     tasks,
 )
 from tfrs_croloss.memory import CandidateMemory
-from tfrs_croloss.optimizers import LazyAdam
+from tfrs_croloss.optimizers import LazyAdam, WeightAverage
 
 NUM_ITEMS, DIM = 23, 5
 BRANDS = [f"brand{item % 6}" for item in range(NUM_ITEMS)]
@@ -263,6 +263,9 @@ def optimizer_numbers() -> dict[str, Any]:
         after = table_of(model)
         found[f"{name} leaves other rows"] = np.array_equal(after[other_rows], before[other_rows])
         found[f"{name} goes on"] = floats(after)
+    averaged = plain_model()
+    found["averaged steps"] = fit(averaged, "sgd", callbacks=[WeightAverage(0.5)])
+    found["averaged"] = floats(table_of(averaged))
     embedding = models.ItemEmbedding(NUM_ITEMS, DIM)
     exact = models.CatalogueModel(
         NUM_ITEMS,

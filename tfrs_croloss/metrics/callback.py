@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from tfrs_croloss import _checks
+from tfrs_croloss import _checks, _keras
 from tfrs_croloss.metrics import _towers
 from tfrs_croloss.metrics._identifiers import DUPLICATES, Identifiers, are_text
 from tfrs_croloss.metrics.catalogues import Catalogue
@@ -142,7 +142,9 @@ class RecallCallback(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Evaluates, unless the last batch just did, and adds the figures to ``logs``."""
-        if not self.reports or self.reports[-1][0] != self._step or not self._every_n_steps:
+        is_new = self.reports and self.reports[-1][0] == self._step and self._every_n_steps
+        # The last batch saw the weights themselves, where WeightAverage shows their average now.
+        if not is_new or _keras.is_averaged(self.model):
             self.evaluate()
         averages: Averages = getattr(self.reports[-1][1], self._average)
         if logs is not None:

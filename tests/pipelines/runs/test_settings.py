@@ -22,6 +22,7 @@ from tests.support.processes import run_step
 # The keys of config.json: existing runs have them, those of earlier versions without NEW_KEYS.
 NEW_KEYS = """
 pull easing descent differentiate_weight negative_share stddev item_bias weight_decay
+weight_average
 blocks heads dropout
 item_features user_features context_features feature_dim item_id_dropout hidden
 """.split()

@@ -318,6 +318,7 @@ def test_tables_alone_are_cut_into_shards(shape: tuple[int, ...], parts: list[in
         ),
         ("--strategy multi-worker --memory-size 9", "--memory-size should be 0"),
         ("--strategy mirrored --replicas 2 --memory-size 9", "--memory-size should be 0"),
+        ("--strategy parameter-server --weight-average 0.9", "--weight-average should be 0"),
         ("--strategy multi-worker --replicas 2", "--strategy mirrored"),
         ("--strategy multi-worker", "TF_CONFIG"),
     ],

@@ -35,8 +35,12 @@ def read(path: Path) -> Any:
 
 def final_weights(run: Path) -> dict[str, np.ndarray]:
     """All numbers of the last checkpoint: weights, moments, iterations."""
-    folder = max((run / "checkpoints").iterdir())
-    reader = tf.train.load_checkpoint(str(folder / "state"))
+    return weights_of(max((run / "checkpoints").iterdir()) / "state")
+
+
+def weights_of(checkpoint: Path) -> dict[str, np.ndarray]:
+    """The numbers in a checkpoint of TensorFlow."""
+    reader = tf.train.load_checkpoint(str(checkpoint))
     return {
         name: reader.get_tensor(name)
         for name in reader.get_variable_to_shape_map()
@@ -140,7 +144,7 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(
     kills: tuple[int, ...], tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     length = ["--max-steps", 150, "--steps-per-epoch", 60, "--early-stopping-patience", 0]
-    options = [*OPTIONS, "--schedule", "cosine", *length]
+    options = [*OPTIONS, "--schedule", "cosine", "--weight-average", "0.9", *length]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     run_step("train", "--data", tiny_data, "--out", whole, *options)
     command = ["train", "--data", tiny_data, "--out", killed, *options, "--checkpoint-steps", 9]
@@ -305,6 +309,26 @@ def test_a_run_that_does_not_learn_is_stopped(tiny_data: Path, tmp_path: Path) -
     result = read(tmp_path / "run" / "result.json")
     assert result["stopped"] == "no new best in 2 validations"
     assert (result["steps"], result["best"]["step"]) == (6, 2)
+
+
+def test_the_average_of_the_weights_is_validated_and_kept(tiny_data: Path, tmp_path: Path) -> None:
+    # The average is up to date at validations that are no multiples of its interval.
+    options = [*OPTIONS, "--max-steps", 134, "--steps-per-epoch", 67]
+    plain, averaged = tmp_path / "plain", tmp_path / "averaged"
+    run_step("train", "--data", tiny_data, "--out", plain, *options)
+    run_step("train", "--data", tiny_data, "--out", averaged, *options, "--weight-average", 0.95)
+    before, after = read(plain / "history.json"), read(averaged / "history.json")
+    assert [row["loss"] for row in after] == [row["loss"] for row in before]
+    assert [row["recall@20"] for row in after] != [row["recall@20"] for row in before]
+
+    weights = {run: weights_of(run / "best" / "weights") for run in (plain, averaged)}
+    last = weights_of(max((averaged / "checkpoints").iterdir()) / "state")
+    table = "candidate_tower/embedding/_table/embeddings/.ATTRIBUTES/VARIABLE_VALUE"
+    assert read(averaged / "best" / "best.json")["step"] == 134
+    np.testing.assert_array_equal(last[f"weights/{table}"], weights[plain][table])
+    assert np.abs(weights[averaged][table] - weights[plain][table]).max() > 1e-3
+    found = [value for name, value in last.items() if name.startswith("average/")]
+    assert any(np.array_equal(value, weights[averaged][table]) for value in found)
 
 
 def test_the_last_weights_count_if_validation_is_part_of_train(
