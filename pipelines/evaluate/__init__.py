@@ -31,6 +31,7 @@ from ..runs.ranks import (
     trained_report,
     with_validation,
 )
+from ..runs.settings import TrainSettings
 from ..train.loop import train
 from .report import Contender, draw_recall_curves, markdown, text_table
 
@@ -129,6 +130,34 @@ def _cold(
     ]
 
 
+def popularity_note(contenders: list[Contender], settings: TrainSettings) -> str | None:
+    """What to try where a list of popular items, the same for every user, beats the model.
+
+    Args:
+      contenders: the model, and what it is compared with.
+      settings: settings of the model's run.
+
+    Returns:
+      A line for the user; None if the model is ahead, or popularity was not measured.
+    """
+    recalls = {contender.name: contender.report.users.recall for contender in contenders}
+    popular = recalls.get("popularity", {})
+    behind = [f"{n}" for n, recall in popular.items() if recall > recalls["model"][n]]
+    if not behind:
+        return None
+    remedies = ["train longer"]
+    takes_easing = "easing" in losses.LOSSES[settings.loss].options
+    makes_place = settings.item_bias or settings.easing or settings.pull != 1.0
+    if settings.similarity == "cosine" and not makes_place:
+        # A cosine has no place for popularity. Both at once are worse than either.
+        eases = settings.tower == "matrix-factorization" and takes_easing
+        remedies.append("ease the pull, --easing 0.03" if eases else "add --item-bias")
+    return (
+        f"note: the most popular items alone have a higher recall than the model at N = "
+        f"{', '.join(behind)}. Things to try: {'; '.join(remedies)}."
+    )
+
+
 def _contenders(
     args: argparse.Namespace, evaluated: Run, data: PreparedData, cluster: distribution.Cluster
 ) -> tuple[list[Contender], EvaluationInput]:
@@ -225,6 +254,8 @@ def _write(
             f"\n{cold[0].report.pairs.num:,} of the targets are cold: no training user has them.\n"
         )
         print(text_table(cold))
+    if note := popularity_note(contenders, evaluated.settings):
+        print(f"\n{note}")
     print(
         f"\nreport: {folder / 'report.md'}, numbers: {folder / 'recall.json'}\n\nNext:\n  "
         + command(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.files import json_sha256
+from ..common.options import options_of
 from ..data.prepared import PreparedData
 from ..runs.folder import data_checksum
 from ..runs.losses import LOSSES, loss_options
@@ -16,6 +17,10 @@ from ..runs.settings import TrainSettings
 
 # Raise this number when results of older cells are no longer comparable.
 FORMAT = 1
+
+# Settings that came after that number was raised last. At their defaults they do what there was
+# before them, so they are not part of the key, and older results count.
+_LATER_SETTINGS = ("weight_average",)
 
 SHARED_SETTINGS = (
     "tower",
@@ -38,6 +43,7 @@ SHARED_SETTINGS = (
     "learning_rate",
     "weight_decay",
     "schedule",
+    "weight_average",
     "max_steps",
     "steps_per_epoch",
     "early_stopping_patience",
@@ -86,9 +92,13 @@ class Cell:
 
     def key(self, data: PreparedData) -> str:
         """Sixteen hexadecimal digits that any change of settings, seed, data or split changes."""
+        settings = self.settings.as_dict()
+        for name in _LATER_SETTINGS:
+            if settings[name] == options_of(TrainSettings)[name].default:
+                del settings[name]
         content = {
             "format": FORMAT,
-            "settings": self.settings.as_dict(),
+            "settings": settings,
             "data": data_checksum(data),
             "split": self.split,
         }

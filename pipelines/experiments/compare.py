@@ -207,6 +207,34 @@ def run(args: argparse.Namespace) -> None:
     print(f"\nreport: {out / 'report.html'} and report.md, numbers: {out / 'summary.json'}")
 
 
+def open_ends(tried: Mapping[str, list[tuple[float, float]]]) -> list[str]:
+    """Notes on losses whose best temperature is the lowest or the highest that was tried.
+
+    A temperature that does not suit a loss may cost it more than any loss gains over another, so a
+    comparison favours those whose best temperature has others on both sides.
+
+    >>> (note,) = open_ends({"bpr": [(0.1, 0.25), (0.2, 0.31), (0.05, 0.2)]})
+    >>> note[:62]
+    'the best temperature is the highest that was tried for bpr, so'
+
+    Args:
+      tried: the temperatures of each loss, and what validation gave.
+    """
+    ends: dict[str, list[str]] = {"lowest": [], "highest": []}
+    for name, trials in tried.items():
+        temperatures = {temperature for temperature, _ in trials}
+        best, _ = max(trials, key=lambda one: one[1])
+        if len(temperatures) > 1:
+            ends["lowest"] += [name] * (best == min(temperatures))
+            ends["highest"] += [name] * (best == max(temperatures))
+    return [
+        f"the best temperature is the {end} that was tried for {', '.join(names)}, so a "
+        f"{end.removesuffix('est')}er one may be better. Change --temperatures, or raise --trials."
+        for end, names in ends.items()
+        if names
+    ]
+
+
 class Comparison:
     """The two rounds of a comparison.
 
@@ -264,6 +292,8 @@ class Comparison:
             )
         found = [result for result in results if result is not None]
         chosen = self._choose(found)
+        for note in self._open_ends(found):
+            print(f"note: {note}", flush=True)
         finals = seed_by_seed(chosen.values(), self._base, self._seeds)
 
         def write_now_and_then() -> None:
@@ -296,6 +326,15 @@ class Comparison:
             }
         write_json(self._runner.folder / "choices.json", listing)
         return chosen
+
+    def _open_ends(self, search: list[Result]) -> list[str]:
+        """What to say of the search for temperatures."""
+        tried = {}
+        for position, (name, variants) in enumerate(self._variants.items()):
+            values = [monitored(result) for result in search[position :: len(self._variants)]]
+            temperatures = [variant.options["temperature"] for variant in variants]
+            tried[name] = list(zip(temperatures, values))
+        return open_ends(tried)
 
     def _write(self, finals: list[Cell], search: list[Result]) -> None:
         data, average = self._runner.data, self._average
@@ -342,7 +381,8 @@ class Comparison:
             f"{self._base.monitor} (%), made before the test split was read."
         )
         header = ["loss", "options", f"validation {self._base.monitor}"]
-        return [Heading("Search"), Text(text), Grid(header, lines)]
+        notes = [Text(note[0].upper() + note[1:]) for note in self._open_ends(search)]
+        return [Heading("Search"), Text(text), Grid(header, lines), *notes]
 
 
 def _check(args: argparse.Namespace, seeds: range) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from .. import cli
 from ..common.files import write_json
+from ..common.options import dashed
 from ..common.page import Block, Heading, Picture, Text, write_page
 from ..data.prepared import PreparedData
 from ..errors import UserError
@@ -41,6 +42,9 @@ from .published_splits import BENCHMARKS
 from .runner import Runner
 
 SECONDS_BETWEEN_REPORTS = 300.0
+
+_OF_BENCHMARKS = ("sets", "losses", "trials", "refit")
+"""The options of tables with published results, which all are off by default."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -150,11 +154,12 @@ def run(args: argparse.Namespace) -> None:
 
         run_leaderboard(table, args, shared_settings(args, SHARED_SETTINGS))
         return
-    if args.refit:
-        raise UserError(
-            f"--refit requires --table {' or '.join(BENCHMARKS)}. Received: --table "
-            f"{' '.join(args.table)}. Leave it out."
-        )
+    for option in _OF_BENCHMARKS:
+        if getattr(args, option):
+            raise UserError(
+                f"{dashed(option)} requires --table {' or '.join(BENCHMARKS)}. Received: --table "
+                f"{' '.join(args.table)}. Leave it out."
+            )
     data = PreparedData.load(args.data)
     dataset = published_dataset(data.manifest)
     protocol = args.protocol or dataset or "books"

@@ -356,7 +356,9 @@ def check_same_search(
         return
     found = read_json(path, dict)
     check_shape(path, found, _CONFIG_SHAPE, "Choose another folder.")
-    different = training_differences(found, config)
+    # Settings that came after the search was started have their defaults in it.
+    settings = TrainSettings.from_dict(found["settings"]).as_dict()
+    different = training_differences({**found, "settings": settings}, config)
     # Searches of older versions had these losses, and did not say so.
     searched = found.get("losses", list(names("family")))
     if searched != config["losses"]:

@@ -14,7 +14,7 @@ from pipelines.__main__ import main
 from pipelines.data.batches import EvaluationInput
 from pipelines.data.prepared import PreparedData
 from pipelines.errors import UserError
-from pipelines.evaluate import _cold
+from pipelines.evaluate import _cold, popularity_note
 from pipelines.evaluate.report import Contender
 from pipelines.runs.ranks import (
     evaluation_users,
@@ -251,6 +251,27 @@ def test_cold_targets_have_recall_of_their_own() -> None:
     assert cold.report.pairs.recall == {1: 0.0, 3: 1 / 2}
     warm = PreparedData(Path(), {}, np.array([5, 1, 3, 1]))
     assert _cold(warm, users, [Contender("model", "title", report)]) == []
+
+
+def test_a_model_behind_popularity_is_told_what_to_try() -> None:
+    def contender(name: str, *ranks: int) -> Contender:
+        return Contender(name, name, summarize_ranks(ranks, num_items=50, cutoffs=[5, 20]))
+
+    model, popular = contender("model", 1, 10, 30), contender("popularity", 2, 3, 40)
+    settings = TrainSettings(loss="lambda", tower="matrix-factorization")
+    note = popularity_note([model, popular], settings)
+    # At N = 5 popularity finds two targets of three and the model one; at 20 both find two.
+    assert note is not None and "than the model at N = 5. Things to try: train longer; " in note
+    assert note.endswith("ease the pull, --easing 0.03.")
+    of_histories = str(popularity_note([model, popular], TrainSettings()))
+    assert of_histories.endswith("train longer; add --item-bias.")
+    bsl = str(popularity_note([model, popular], settings.with_loss("bsl")))
+    assert bsl.endswith("train longer; add --item-bias.")
+    eased = TrainSettings(loss="lambda", tower="matrix-factorization", easing=0.03)
+    for other in (eased, TrainSettings(similarity="dot"), TrainSettings(item_bias=True)):
+        assert str(popularity_note([model, popular], other)).endswith("to try: train longer.")
+    assert popularity_note([model, contender("popularity", 6, 21, 50)], settings) is None
+    assert popularity_note([model], settings) is None
 
 
 def test_expected_recall_has_the_alpha_of_the_loss() -> None:

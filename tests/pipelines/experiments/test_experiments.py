@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from pipelines.__main__ import build_parser, main
-from pipelines.common.files import read_json
+from pipelines.common.files import json_sha256, read_json
 from pipelines.common.page import Field, Grid, Picture, Text, markdown, web_page
 from pipelines.data.prepared import PreparedData
 from pipelines.errors import DivergedError, UserError
@@ -128,12 +128,18 @@ def test_keys_know_settings_seed_data_and_split(tiny_data: Path) -> None:
         dataclasses.replace(cell, split="valid"),
         Cell("one", small_settings(seed=1)),
         Cell("one", small_settings(alpha=1.1)),
+        Cell("one", small_settings(weight_average=0.5)),
     ]
     manifest = json.loads(json.dumps(data.manifest))
     manifest["files"]["item_ids.txt"]["sha256"] = "0" * 64
     changed = dataclasses.replace(data, manifest=manifest)
     keys = {cell.key(data), cell.key(changed), *(other.key(data) for other in others)}
-    assert len(keys) == 5
+    assert len(keys) == 6
+    # Results from before there was an average of the weights count where there is none.
+    settings = cell.settings.as_dict()
+    del settings["weight_average"]
+    content = {"format": 1, "settings": settings, "data": data_checksum(data), "split": "test"}
+    assert cell.key(data) == json_sha256(content)[:16]
 
 
 def test_variants_have_nothing_of_other_losses() -> None:
@@ -392,6 +398,19 @@ def test_compare_knows_every_loss_and_group() -> None:
     ]
 
 
+def test_a_search_that_does_not_bracket_the_temperature_says_so() -> None:
+    low, middle, high = (0.05, 0.2), (0.1, 0.3), (0.2, 0.25)
+    bracketed = {"softmax": [middle, low, high]}
+    assert compare.open_ends({**bracketed, "bpr": [middle], "psl": [middle, (0.1, 0.4)]}) == []
+    notes = compare.open_ends({**bracketed, "bpr": [middle, low], "psl": [middle, high]})
+    assert notes == [
+        "the best temperature is the lowest that was tried for psl, so a lower one may be better. "
+        "Change --temperatures, or raise --trials.",
+        "the best temperature is the highest that was tried for bpr, so a higher one may be "
+        "better. Change --temperatures, or raise --trials.",
+    ]
+
+
 @pytest.mark.slow
 def test_compare_reads_the_test_after_the_choice(
     tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -417,6 +436,8 @@ def test_compare_reads_the_test_after_the_choice(
     assert sorted(result["name"] for result in searched) == ["psl", "psl", "softmax", "softmax"]
     assert not any("test" in result for result in searched)
     assert {result["seed"] for result in searched} == {0}
+    # Of two temperatures, the best one has no other on one of its sides.
+    assert "The best temperature is the " in (tmp_path / "out/report.md").read_text()
     # The same steps for all, and the settings that were best in validation.
     assert {result["steps"] for result in results} == {SMALL["max_steps"]}
     choices = read_json(tmp_path / "out/choices.json")
@@ -569,7 +590,9 @@ def test_tune_searches_the_family_unless_told() -> None:
 
 def test_tune_goes_on_with_a_search_of_an_older_version(tiny_data: Path, tmp_path: Path) -> None:
     data, base = PreparedData.load(tiny_data), small_settings()
-    older = {"settings": base.as_dict(), "data_checksum": data_checksum(data)}
+    settings = base.as_dict()
+    del settings["weight_average"]  # A setting that came later.
+    older = {"settings": settings, "data_checksum": data_checksum(data)}
     (tmp_path / "config.json").write_text(json.dumps(older))
     tune.check_same_search(tmp_path, base, ("cro", "lambda"), data)
     with pytest.raises(UserError, match="losses: cro lambda there, psl now"):

@@ -194,6 +194,9 @@ def test_a_small_leaderboard_from_files_to_the_page(
     [
         ("--table leaderboard main", "cannot be combined with other tables"),
         ("--table main --refit", "--refit requires --table leaderboard or sequences"),
+        ("--table sizes --sets health", "--sets requires --table leaderboard or sequences"),
+        ("--table all --losses bpr", "--losses requires --table leaderboard or sequences"),
+        ("--table kernels --trials 2", "--trials requires --table leaderboard or sequences"),
         ("--table leaderboard --sets absent", "a folder absent of train and test files"),
         ("--table sequences --sets absent", "a file absent.txt or absent.txt.gz with a line"),
         ("--table leaderboard --sets health --first-seed 0", "--first-seed should be above 0"),
