@@ -349,7 +349,7 @@ def contenders(
 
 
 def measure(name: str, raw: Path, most: float, rectools_python: str | None) -> bool:
-    """Prints the table of a data set, and returns whether ours is first, and 5 times TFRS."""
+    """Prints the table of a data set; returns whether ours is first, and surely 5 times TFRS."""
     task = TASKS[name]
     curves: dict[str, Curve] = {}
     with tempfile.TemporaryDirectory() as temporary:
@@ -377,7 +377,9 @@ def measure(name: str, raw: Path, most: float, rectools_python: str | None) -> b
         times = f"{ratio:.2f}" if math.isfinite(ratio) else "–"
         print(f"{contender:20}{max(r for _, r in curve):>14.4f}{shown:>18}{times:>12}")
     others = [seconds for contender, seconds in reached.items() if contender != "ours"]
-    return reached["ours"] <= min(others) and reached["TFRS"] >= 5 * reached["ours"]
+    # What did not get there took longer than it was given, and nobody knows how much longer.
+    least = min(reached["TFRS"], most)
+    return reached["ours"] <= min(others) and least >= 5 * reached["ours"]
 
 
 def main() -> int:
