@@ -53,12 +53,15 @@ repository_pages = {
             "beauty-compare",
             "beauty-leaderboard",
             "beauty-sequences",
+            "beauty-timestamps-compare",
             "cds-compare",
             "cds-sizes",
             "electronic-leaderboard",
             "health-leaderboard",
             "health-sizes",
             "ml-100k-features",
+            "sports-sequences",
+            "video-games-compare",
         )
     },
 }
