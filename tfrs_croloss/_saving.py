@@ -50,12 +50,15 @@ def pair_from_config(first: Any, second: Any, attribute: str) -> tuple[Any, Any]
     Args:
       first: what ``shared_config`` gave for the first layer.
       second: the same for the second layer.
-      attribute: where both may have the layer in common, with a ``shared_config`` of its own.
+      attribute: where both may have the layer in common, with a ``shared_config`` of its own, or
+        where the first layer may have the second one.
     """
     layer = from_config(first)
     if _same_layer(first, second):
         return layer, layer
     inner = [config["config"] if isinstance(config, dict) else {} for config in (first, second)]
+    if _same_layer(inner[0].get(attribute), second):
+        return layer, getattr(layer, attribute)
     if _same_layer(*(config.get(attribute) for config in inner)):
         second = {**second, "config": {**inner[1], attribute: getattr(layer, attribute)}}
     return layer, from_config(second)

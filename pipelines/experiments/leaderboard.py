@@ -6,6 +6,7 @@ split, beside the published numbers.
 
 ::
 
+    OUT/SET/items.csv                 the attributes of the items, if the data set has some
     OUT/SET/data                      the prepared data
     OUT/SET/LOSS/study.db, results/   the search of a loss
     OUT/SET/finals/results/           the chosen settings, each with its seeds
@@ -36,6 +37,7 @@ from ..runs.spaces import Range
 from . import report
 from .cells import Cell, Variant
 from .compare import REFERENCE, chosen_contestants
+from .item_attributes import COLUMN, write_attribute_table
 from .measure import Interval, interval_over_seeds, interval_over_users
 from .protocols import PROTOCOLS, SEARCH_SEED, Protocol
 from .published_splits import BENCHMARKS, Benchmark
@@ -113,7 +115,14 @@ def read_options(table: str, args: argparse.Namespace, given: dict[str, Any]) ->
       UserError: a data set is unknown or missing, or the seeds of search and test are the same.
     """
     raw, benchmark, protocol = Path(args.data), BENCHMARKS[table], PROTOCOLS[table]
-    sets, losses = args.sets or benchmark.sets, args.losses or benchmark.losses
+    sets, losses = args.sets or benchmark.sets, args.losses
+    if not losses:
+        has_attributes = all(protocol.attributes_of(raw, name) for name in sets)
+        losses = [
+            loss
+            for loss in benchmark.losses
+            if has_attributes or not protocol.needs_attributes(loss)
+        ]
     trials = args.trials or benchmark.trials
     seeds = range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds))
     if SEARCH_SEED in seeds:
@@ -121,14 +130,16 @@ def read_options(table: str, args: argparse.Namespace, given: dict[str, Any]) ->
             f"--first-seed should be above {SEARCH_SEED}, the seed of the search. Received: "
             f"{args.first_seed}."
         )
+    contestants = chosen_contestants(losses, protocol.contestants)
     for name in sets:
         protocol.input(raw, name)
+        protocol.check_attributes(raw, name, contestants)
     return Options(
         table=table,
         raw=raw,
         out=Path(args.out or table),
         sets=tuple(dict.fromkeys(sets)),
-        contestants=chosen_contestants(losses, protocol.contestants),
+        contestants=contestants,
         trials=min(trials, 2) if args.quick else trials,
         seeds=tuple(seeds),
         given={**({"max_steps": 40, "steps_per_epoch": 20} if args.quick else {}), **given},
@@ -230,6 +241,11 @@ class Board:
         prepare.add_arguments(parser)
         source = self.options.protocol.input(self.options.raw, self.name)
         words = [*self.options.protocol.prepare, *options, "--input", str(source)]
+        attributes = self.options.protocol.attributes_of(self.options.raw, self.name)
+        if attributes is not None:
+            table = self._folder / "items.csv"
+            write_attribute_table(attributes, table)
+            words += ["--items", str(table), "--item-features", f"{COLUMN}:tags"]
         try:
             prepare.run(parser.parse_args([*words, "--out", str(out)]))
         except UserError as error:

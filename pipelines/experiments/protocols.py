@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..data.prepared import PreparedData
 from ..errors import UserError
+from ..runs.feature_settings import NONE
 from ..runs.losses import Contestant
 from ..runs.settings import TrainSettings
 from ..runs.spaces import Range
 from .cells import data_defaults
 from .compare import comparison_settings
-from .published_splits import SAMPLED_SOFTMAX
+from .item_attributes import COLUMN
+from .published_splits import ATTRIBUTES_SOFTMAX, SAMPLED_SOFTMAX
 
 SEARCH_SEED = 0
 """The seed of all trials."""
@@ -34,6 +36,8 @@ class Protocol:
       temperature: temperature of the first trial.
       rates: range of learning rates to search, relative to the one of the settings.
       contestants: losses of this table alone.
+      attributes: the attributes of the items are in the first of these files in ``--data`` that
+        exists; without one, the data has none.
     """
 
     prepare: tuple[str, ...]
@@ -44,6 +48,30 @@ class Protocol:
     temperature: float
     rates: Range
     contestants: Mapping[str, Contestant] = dataclasses.field(default_factory=dict)
+    attributes: tuple[str, ...] = ()
+
+    def attributes_of(self, folder: Path, name: str) -> Path | None:
+        """The file with the attributes of a data set's items, if there is one."""
+        paths = (folder / pattern.format(name=name) for pattern in self.attributes)
+        return next(filter(Path.is_file, paths), None)
+
+    def needs_attributes(self, loss: str) -> bool:
+        """Whether a loss of this table is trained with attributes of the items."""
+        return loss in self.contestants and "item_features" in self.contestants[loss].options
+
+    def check_attributes(self, folder: Path, name: str, losses: Iterable[str]) -> None:
+        """Checks that losses which need attributes have some.
+
+        Raises:
+          UserError: there is no file.
+        """
+        needy = [loss for loss in losses if self.needs_attributes(loss)]
+        if needy and self.attributes_of(folder, name) is None:
+            raise UserError(
+                f"--losses {' '.join(needy)} requires attributes of the items in "
+                f"{self.attributes[0].format(name=name)}. Received: {folder}, which has no such "
+                "file. Put it there, or leave these losses out."
+            )
 
     def input(self, folder: Path, name: str) -> Path:
         """The input of a data set.
@@ -115,10 +143,13 @@ def sequence_settings(data: PreparedData, given: dict[str, Any], size: int) -> T
         early_stopping_patience=5,
         max_validation_users=None,
         exclude_history=True,
+        item_features=NONE,
         seed=SEARCH_SEED,
     )
     return dataclasses.replace(base, **given)
 
+
+_SAMPLED = {"whole_catalogue": False}
 
 PROTOCOLS = {
     "leaderboard": Protocol(
@@ -142,7 +173,11 @@ PROTOCOLS = {
         temperatures=Range(0.03, 0.2, logarithmic=True),
         temperature=0.07,
         rates=Range(0.25, 2.0, logarithmic=True),
-        contestants={SAMPLED_SOFTMAX: Contestant("softmax", {"whole_catalogue": False})},
+        contestants={
+            SAMPLED_SOFTMAX: Contestant("softmax", _SAMPLED),
+            ATTRIBUTES_SOFTMAX: Contestant("softmax", {**_SAMPLED, "item_features": COLUMN}),
+        },
+        attributes=("{name}_item2attributes.json.gz", "{name}_item2attributes.json"),
     ),
 }
 """The protocol of each table of ``BENCHMARKS``."""

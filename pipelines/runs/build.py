@@ -65,8 +65,10 @@ def build_model(
     if settings.memory_size:
         memory = CandidateMemory(settings.memory_size, settings.dim + settings.item_bias)
     item_bias = ItemBias(num_items) if settings.item_bias else None
-    query_tower, query_inputs = _query_tower(settings, embedding, num_users, features)
     item_tower = _item_tower(settings, embedding, features)
+    # The tower itself only where it adds to the rows: runs without features keep their checkpoints.
+    items = item_tower if features.item else embedding
+    query_tower, query_inputs = _query_tower(settings, items, num_users, features)
     loss = build_loss(settings, num_items)
     if settings.whole_catalogue:
         model: TwoTowerModel = CatalogueModel(
@@ -102,14 +104,14 @@ def build_model(
 
 def _query_tower(
     settings: TrainSettings,
-    embedding: ItemEmbedding,
+    items: ItemEmbedding | ItemTower,
     num_users: int | None,
     features: RunFeatures,
 ) -> tuple[tf.keras.Model, str | Sequence[str]]:
     """The tower, and the column or columns that it takes."""
     if settings.tower == "history":
         tower = HistoryTower(
-            embedding,
+            items,
             encoder=_encoder(settings),
             features=list(features.user.values()),
             context_features=list(features.context.values()),

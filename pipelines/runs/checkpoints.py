@@ -252,16 +252,21 @@ def _reading(folder: Path) -> Iterator[None]:
     """
     before = _file_states(folder)
     changed = _ChangedError(f"{folder} changed while it was read.")
+    is_whole = False
     try:
         if (folder / _FILES).is_file():  # Earlier versions wrote none.
             _check_files(folder)
+            is_whole = True
         yield
     except (*_READING_ERRORS, tf.errors.OpError) as error:
         if _file_states(folder) != before:
             raise changed from error
         reason = str(getattr(error, "message", "") or error).strip().splitlines()
+        # TensorFlow names the variable whose shape differs, or that is not in the file.
+        is_other = is_whole and type(error) in (ValueError, AssertionError)
+        fault = "was written by a version with another model" if is_other else "is damaged"
         raise UserError(
-            f"{folder} is damaged ({reason[0].rstrip('.') if reason else type(error).__name__})."
+            f"{folder} {fault} ({reason[0].rstrip('.') if reason else type(error).__name__})."
         ) from error
     if _file_states(folder) != before:
         raise changed

@@ -23,10 +23,10 @@ from tfrs_croloss.models import (
 
 from ..data.batches import ExampleColumns
 from ..data.columns import Encoded, as_tensors, gathered
-from ..data.features import BELONGINGS, MAX_WORDS, Column, FeatureSpec
+from ..data.features import BELONGINGS, ITEM, MAX_WORDS, Column, FeatureSpec
 from ..data.prepared import PreparedData, Split
 from ..errors import UserError
-from .feature_settings import ALL, NONE
+from .feature_settings import ALL, NONE, QUERY_FEATURE_DIM
 from .settings import TrainSettings
 
 
@@ -111,7 +111,7 @@ def run_features(settings: TrainSettings, data: PreparedData) -> RunFeatures:
                 f"Pass {' '.join(prepared)}, or use --tower history."
             )
     features = {
-        of: {name: library_feature(spec, settings.feature_dim) for name, spec in specs.items()}
+        of: {name: library_feature(spec, _dim(settings, of)) for name, spec in specs.items()}
         for of, specs in chosen.items()
     }
     trained = None
@@ -154,6 +154,11 @@ def library_feature(spec: FeatureSpec, dim: int) -> SideFeature:
     }
     feature: SideFeature = kinds[spec.kind]()
     return feature
+
+
+def _dim(settings: TrainSettings, of: str) -> int:
+    # Vectors of the items' size are added to their rows as they are.
+    return settings.feature_dim or (settings.dim if of == ITEM else QUERY_FEATURE_DIM)
 
 
 def _values(spec: FeatureSpec) -> Any:

@@ -103,7 +103,7 @@ def test_a_configuration_without_a_kind_is_a_category() -> None:
     assert feature_from_config(config) == Feature("code", (4, 5), 2)
 
 
-def test_vectors_are_rows_means_and_multiples() -> None:
+def test_vectors_are_rows_scaled_sums_and_multiples() -> None:
     tags, number = TagsFeature("tags", ("a", "b"), dim=3), NumberFeature("number", dim=3)
     layer = FeatureEmbedding([tags, number], encoded=True)
     given = {
@@ -113,7 +113,8 @@ def test_vectors_are_rows_means_and_multiples() -> None:
     vectors = layer(given).numpy()
     table = layer._tables["tags"].embeddings.numpy()
     rows = layer._tables["number"].kernel.numpy()
-    np.testing.assert_allclose(vectors[0, :3], (table[1] + 2 * table[2]) / 3, rtol=1e-5)
+    expected = (table[1] + 2 * table[2]) / np.sqrt(3)
+    np.testing.assert_allclose(vectors[0, :3], expected, rtol=1e-5)
     np.testing.assert_allclose(vectors[1, :3], np.zeros(3))
     np.testing.assert_allclose(vectors[:, 3:], [-2.0 * rows[0], rows[1]], rtol=1e-5)
 
@@ -263,6 +264,98 @@ def test_an_item_without_a_row_is_embedded_from_its_features() -> None:
     np.testing.assert_allclose(tower(tf.constant([4])), new, rtol=1e-5, atol=1e-7)
     # Item 1 has the same features, and a row of its own.
     assert not np.allclose(tower(tf.constant([1])), new)
+
+
+def by_hand(tower: ItemTower, item: int, row: np.ndarray) -> np.ndarray:
+    """An item's vector from the values of the third feature, prices, and a row."""
+    assert tower._given is not None and tower._dense is not None
+    number = tower._given.embed({"price": tf.constant([float(item % 3)])})[0].numpy()
+    return row + number @ tower._dense.kernel.numpy() + tower._dense.bias.numpy()
+
+
+def priced_tower(**options: Any) -> ItemTower:
+    prices = [float(item % 3) for item in range(NUM_ITEMS)]
+    feature = NumberFeature("price", mean=0.0, deviation=1.0, dim=2)
+    table = ItemEmbedding(NUM_ITEMS, DIM, seed=1)
+    return ItemTower(table, [feature], {"price": prices}, **options)
+
+
+def test_features_are_added_to_the_row() -> None:
+    tower = priced_tower()
+    tower(tf.constant([0]))
+    assert tower._dense is not None
+    tower._dense.bias.assign(np.arange(DIM) / 10.0)
+    rows = tower.embedding(tf.range(NUM_ITEMS)).numpy()
+    expected = [by_hand(tower, item, rows[item]) for item in range(NUM_ITEMS)]
+    np.testing.assert_allclose(tower(tf.range(NUM_ITEMS)), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_features_of_the_size_of_the_row_are_added_as_they_are() -> None:
+    brand = Feature("brand", ("a", "b"), dim=DIM)
+    table = ItemEmbedding(NUM_ITEMS, DIM)
+    brands = ["a", "b", "?"] * 2 + ["a"]
+    tower = ItemTower(table, [brand], {"brand": brands})
+    vectors = tower(tf.range(NUM_ITEMS)).numpy()
+    assert tower._dense is None and tower._given is not None
+    rows = tower._given._tables["brand"].embeddings.numpy()
+    expected = table(tf.range(NUM_ITEMS)).numpy() + rows[[1, 2, 0, 1, 2, 0, 1]]
+    np.testing.assert_allclose(vectors, expected, rtol=1e-6)
+    # Together with one of another size, which a dense layer brings to it.
+    price = NumberFeature("price", dim=2)
+    both = ItemTower(table, [brand, price], {"brand": brands, "price": [1.0] * NUM_ITEMS})
+    both(tf.constant([0]))
+    assert both._dense is not None and both._dense.kernel.shape == (2, DIM)
+
+
+def test_hidden_layers_add_to_the_row() -> None:
+    tower = priced_tower(hidden=(3,))
+    found = tower(tf.constant([2]))[0].numpy()
+    assert tower._given is not None and tower._dense is not None
+    row = tower.embedding(tf.constant([2]))[0].numpy()
+    number = tower._given.embed({"price": tf.constant([2.0])})[0].numpy()
+    hidden = np.maximum(np.concatenate([row, number]) @ tower._hidden[0].kernel.numpy(), 0.0)
+    np.testing.assert_allclose(found, row + hidden @ tower._dense.kernel.numpy(), rtol=1e-5)
+
+
+def test_items_of_a_history_have_their_features() -> None:
+    trained = np.arange(NUM_ITEMS) != 4
+    tower = priced_tower(trained_items=trained, id_dropout=0.9)
+    history = tf.constant([[1, 4, NUM_ITEMS], [-1, NUM_ITEMS, 5]])
+    vectors = tower.in_history(history).numpy()
+    rows = tower.embedding(tf.range(NUM_ITEMS)).numpy()
+    expected = np.zeros([2, 3, DIM])
+    expected[0, 0], expected[1, 2] = by_hand(tower, 1, rows[1]), by_hand(tower, 5, rows[5])
+    # Item 4 was not trained, so that its features are all there is of it.
+    expected[0, 1] = by_hand(tower, 4, np.zeros(DIM))
+    np.testing.assert_allclose(vectors, expected, rtol=1e-5, atol=1e-7)
+    user = HistoryTower(tower)
+    assert user._dense is not None
+    mean = expected[0, :2].mean(axis=0)
+    # Training drops rows of candidates, and none of the history.
+    np.testing.assert_allclose(
+        user(history, training=True)[0],
+        mean @ user._dense.kernel.numpy(),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize("encoder", ["mean", "gru", "transformer"])
+def test_features_of_a_history_learn(encoder: str) -> None:
+    tower = priced_tower()
+    user = HistoryTower(tower, encoder=encoder)
+    weights = {weight.name: weight for weight in user.trainable_variables}
+    assert len(weights) == len(user.trainable_variables)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(user(tf.constant([[1, 2, NUM_ITEMS], [5, 3, 0]])) ** 2)
+    kernel = tower._dense.kernel  # type: ignore[union-attr]
+    assert float(tf.norm(tape.gradient(loss, kernel))) > 0.0
+
+
+def test_a_history_cannot_have_columns_of_items() -> None:
+    tower = ItemTower(ItemEmbedding(NUM_ITEMS, DIM), [Feature("brand", ("a",))])
+    with pytest.raises(ValueError, match=r"looks all features up.*\['brand'\].*`item_values`"):
+        HistoryTower(tower)
 
 
 def test_rows_are_dropped_in_training_only_and_by_share() -> None:

@@ -44,6 +44,11 @@ def test_a_model_of_a_configuration_shares_what_the_model_shares():
     again = models.TwoTowerModel.from_config(config)
     assert again.query_tower.embedding is again.candidate_tower.embedding is not embedding
     assert again.get_config()["known_column"] == "bought"
+    brand = models.Feature("brand", ("a", "b"))
+    items = models.ItemTower(embedding, [brand], {"brand": ["a", "b", "?"] * 3})
+    model = models.TwoTowerModel(models.HistoryTower(items), items, tasks.Retrieval())
+    again = models.TwoTowerModel.from_config(json.loads(json.dumps(model.get_config())))
+    assert again.query_tower.embedding is again.candidate_tower is not items
     apart = models.TwoTowerModel(
         towers[0], models.ItemTower(models.ItemEmbedding(9, 4)), tasks.Retrieval()
     )

@@ -189,14 +189,14 @@ def batches(first: int = 0, count: int = 3, columns: tuple[str, ...] = ()) -> tf
 
 
 def rich_model(**options: Any) -> models.TwoTowerModel:
-    """Two towers with side features, in-batch negatives and a memory."""
+    """Two towers with side features, in histories too, in-batch negatives and a memory."""
     embedding = models.ItemEmbedding(NUM_ITEMS, DIM)
     country = models.Feature("country", ("de", "fr"), dim=2)
     brand = models.Feature.from_values("brand", BRANDS, dim=3)
-    queries = models.HistoryTower(embedding, encoder="gru", features=[country])
+    items = models.ItemTower(embedding, features=[brand], item_values={"brand": BRANDS})
     return models.TwoTowerModel(
-        queries,
-        models.ItemTower(embedding, features=[brand], item_values={"brand": BRANDS}),
+        models.HistoryTower(items, encoder="gru", features=[country]),
+        items,
         tasks.Retrieval(LambdaCROLoss(num_items=NUM_ITEMS), temperature=0.2),
         in_batch_negatives=True,
         query_inputs=("history", "country"),

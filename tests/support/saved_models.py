@@ -43,13 +43,14 @@ def shifted(gaps: tf.Tensor) -> tf.Tensor:
 
 
 def with_everything() -> models.TwoTowerModel:
-    """Towers with one table and features, a memory, probabilities and estimates of its own."""
+    """A history of items with features, a memory, probabilities and estimates of its own."""
     embedding = models.ItemEmbedding(NUM_ITEMS, DIM)
     country = models.Feature("country", ("de", "fr"), dim=2)
     brand = models.Feature.from_values("brand", BRANDS, dim=3)
+    items = models.ItemTower(embedding, features=[brand], item_values={"brand": BRANDS})
     return models.TwoTowerModel(
-        models.HistoryTower(embedding, encoder="gru", features=[country]),
-        models.ItemTower(embedding, features=[brand], item_values={"brand": BRANDS}),
+        models.HistoryTower(items, encoder="gru", features=[country]),
+        items,
         tasks.Retrieval(
             LambdaCROLoss(1.2, kernel={"name": "tests_steep", "slope": 2.0}, num_items=NUM_ITEMS),
             temperature=0.2,

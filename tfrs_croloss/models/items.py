@@ -77,6 +77,10 @@ class ItemEmbedding(tf.keras.layers.Layer):
         vectors = self._table(tf.where(are_items, ids, tf.cast(self.padding_id, ids.dtype)))
         return tf.where(are_items[..., tf.newaxis], vectors, tf.zeros_like(vectors))
 
+    def in_history(self, ids: tf.Tensor) -> tf.Tensor:
+        """What a call gives; ``ItemTower`` has a method of this name, too."""
+        return self(ids)
+
     def get_config(self) -> dict[str, Any]:
         config = {name: getattr(self, name) for name in ("num_items", "dim", "stddev", "seed")}
         return {**config, "name": self.name}
@@ -84,20 +88,26 @@ class ItemEmbedding(tf.keras.layers.Layer):
 
 @tf.keras.utils.register_keras_serializable(package="tfrs_croloss")
 class ItemTower(parts.Tower):
-    """An item as its row of the table, with side features where there are any.
+    """An item as its row of the table, to which side features add what they say of it.
 
-    With features, an item that was never trained on can be embedded as well, from its features
-    alone (``from_features``), if ``id_dropout`` has trained the tower to do without the row.
+    The item is the sum of the row and of the features' vectors that have its size; the others go
+    through a dense layer first, which has no activation. Hidden layers, if there are any, take the
+    row and all the features, and their result is added to the row. So features refine an item that
+    was seen often, and are all there is of one that was never trained on, which can be embedded as
+    well (``from_features``), if ``id_dropout`` has trained the tower to do without the row.
+
+    Pass the tower to ``HistoryTower`` in place of the table, for the items of a history to have
+    their features, too.
 
     Args:
       embedding: the table shared with the history.
-      features: side features of the item. The row of the table and the features together go through
-        a dense layer without activation; without features and hidden layers there is no such layer.
+      features: side features of the item.
       item_values: ``[num_items]`` values of some of the features, which the tower looks up by id.
         Columns of the other features come with the ids in a mapping.
       id_column: name of the ids in that mapping.
       name: name of the tower.
-      hidden: sizes of dense layers with relu before the last dense layer.
+      hidden: sizes of dense layers with relu before the last dense layer, which then take the row
+        and the features.
       encoded: whether values and columns of the features are encoded already, by a
         ``FeatureEncoder``; lists of tags or words are then ragged tensors.
       id_dropout: share of the items in a training batch that are embedded from their features
@@ -145,12 +155,16 @@ class ItemTower(parts.Tower):
         if given and not encoded:
             self._encoder = FeatureEncoder(given)
         if given:
-            self._given = FeatureEmbedding(given, encoded=True, name="item_values")
+            self._given = FeatureEmbedding(
+                given, encoded=True, name="item_values", stddev=embedding.stddev
+            )
         if columns:
-            self._columns = FeatureEmbedding(columns, encoded, name="item_features")
+            self._columns = FeatureEmbedding(
+                columns, encoded, name="item_features", stddev=embedding.stddev
+            )
         self._hidden = parts.hidden_layers(hidden)
-        self._dense = None
-        if features or hidden:
+        self._dense: tf.keras.layers.Layer | None = None
+        if hidden or any(feature.width != embedding.dim for feature in features):
             self._dense = tf.keras.layers.Dense(embedding.dim, name="dense")
         if id_dropout:
             self._id_dropout = RowDropout(id_dropout, seed, name="id_dropout")
@@ -167,6 +181,25 @@ class ItemTower(parts.Tower):
             _lookups(embedding.num_items, given, values, self._encoder, trained_items)
         )
         _keras.create_variables(self, self._example())
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the features whose columns come with the ids."""
+        return () if self._columns is None else tuple(one.name for one in self._columns.features)
+
+    @property
+    def dim(self) -> int:
+        """Size of the vectors."""
+        return self.embedding.dim
+
+    @property
+    def padding_id(self) -> int:
+        """The id that stands for no item."""
+        return self.embedding.padding_id
+
+    def are_items(self, ids: tf.Tensor) -> tf.Tensor:
+        """Booleans of the shape of ``ids``: which of them are items of the catalogue."""
+        return self.embedding.are_items(ids)
 
     def call(self, inputs: TowerInputs, training: bool | None = None) -> tf.Tensor:
         """Item vectors.
@@ -186,22 +219,30 @@ class ItemTower(parts.Tower):
             f"`{self.id_column}` should be ids of items, 0 to {self.embedding.num_items - 1}. "
             "Only histories may have other ids, which count as padding.",
         )
-        rows = self.embedding(ids)
-        if _TRAINED in self._lookups:
-            is_trained = tf.gather(self._lookups[_TRAINED], ids)
-            rows = tf.where(is_trained[:, tf.newaxis], rows, tf.zeros_like(rows))
+        rows = self._rows(ids)
         if self._id_dropout is not None:
             rows = self._id_dropout(rows, training=training)
-        vectors = [rows]
-        if self._given is not None:
-            values = {
-                feature.name: _looked_up(self._lookups, feature, ids)
-                for feature in self._given.features
-            }
-            vectors.append(self._given.embed(values))
+        vectors = self._of_given(ids)
         if self._columns is not None:
-            vectors.append(self._columns(parts.columns_of(inputs)))
-        return self._joined(vectors)
+            columns = self._columns.encode(parts.columns_of(inputs))
+            vectors += self._columns.embed_each(columns)
+        return self._joined(rows, vectors)
+
+    def in_history(self, ids: tf.Tensor) -> tf.Tensor:
+        """Vectors of items in a history: all that the tower looks up by id, and no id is dropped.
+
+        Args:
+          ids: integer ids of any shape; those of no item give the zero vector.
+
+        Returns:
+          ``[..., dim]``.
+        """
+        flat = tf.reshape(ids, [-1])
+        are_items = self.embedding.are_items(flat)
+        items = tf.where(are_items, flat, tf.zeros_like(flat))
+        vectors = self._joined(self._rows(items), self._of_given(items))
+        vectors = tf.where(are_items[:, tf.newaxis], vectors, tf.zeros_like(vectors))
+        return tf.reshape(vectors, tf.concat([tf.shape(ids), [self.dim]], axis=0))
 
     def from_features(self, columns: Mapping[str, Any]) -> tf.Tensor:
         """Vectors ``[batch, dim]`` of items that have no row in the table.
@@ -214,20 +255,45 @@ class ItemTower(parts.Tower):
                 "The tower should have `features`, without which an item is its row of the table "
                 "and nothing else. Received: none."
             )
-        vectors = []
+        vectors: list[tf.Tensor] = []
         if self._given is not None:
             given = columns if self._encoder is None else self._encoder(columns)
-            vectors.append(self._given(given))
+            vectors += self._given.embed_each(self._given.encode(given))
         if self._columns is not None:
-            vectors.append(self._columns(columns))
-        rows = tf.zeros([tf.shape(vectors[0])[0], self.embedding.dim], vectors[0].dtype)
-        return self._joined([rows, *vectors])
+            vectors += self._columns.embed_each(self._columns.encode(columns))
+        rows = tf.zeros([tf.shape(vectors[0])[0], self.dim], vectors[0].dtype)
+        return self._joined(rows, vectors)
 
-    def _joined(self, vectors: list[tf.Tensor]) -> tf.Tensor:
-        """The output of the tower, from the rows of the table and the features' vectors."""
-        joined = vectors[0] if len(vectors) == 1 else tf.concat(vectors, axis=-1)
-        joined = parts.through(self._hidden, joined)
-        return joined if self._dense is None else self._dense(joined)
+    def _rows(self, ids: tf.Tensor) -> tf.Tensor:
+        """The rows of items, which are zero for those that were not trained."""
+        rows = self.embedding(ids)
+        if _TRAINED not in self._lookups:
+            return rows
+        is_trained = tf.gather(self._lookups[_TRAINED], ids)
+        return tf.where(is_trained[:, tf.newaxis], rows, tf.zeros_like(rows))
+
+    def _of_given(self, ids: tf.Tensor) -> list[tf.Tensor]:
+        """The vectors of each feature that is looked up by id."""
+        if self._given is None:
+            return []
+        values = {
+            feature.name: _looked_up(self._lookups, feature, ids)
+            for feature in self._given.features
+        }
+        return self._given.embed_each(values)
+
+    def _joined(self, rows: tf.Tensor, vectors: list[tf.Tensor]) -> tf.Tensor:
+        """The output of the tower, from the rows of the table and the vectors of each feature."""
+        if self._hidden:
+            assert self._dense is not None
+            together = parts.through(self._hidden, tf.concat([rows, *vectors], axis=-1))
+            return rows + self._dense(together)
+        added = [rows, *(one for one in vectors if one.shape[-1] == self.dim)]
+        others = [one for one in vectors if one.shape[-1] != self.dim]
+        if others:
+            assert self._dense is not None
+            added.append(self._dense(tf.concat(others, axis=-1)))
+        return tf.add_n(added)
 
     def _trackable_children(self, save_type: str = "checkpoint", **options: Any) -> Any:
         """All that is saved. The values of items are no weights, so checkpoints do without them."""

@@ -16,7 +16,7 @@ from tfrs_croloss.models.features import (
     check_names,
     feature_from_config,
 )
-from tfrs_croloss.models.items import ItemEmbedding
+from tfrs_croloss.models.items import ItemEmbedding, ItemTower
 from tfrs_croloss.models.self_attention import SelfAttentionEncoder, last_state
 
 ENCODERS = ("mean", "gru", "transformer")
@@ -27,12 +27,13 @@ class HistoryTower(parts.Tower):
     """A user as the items chosen so far, oldest first, padded at the end.
 
     Args:
-      embedding: the table shared with the items.
-      dim: size of the user vectors; that of the table by default.
+      embedding: the table shared with the items; or the tower of the items, for those of a history
+        to be embedded with their features. The tower looks these up by id (``item_values``).
+      dim: size of the user vectors; that of the items by default.
       encoder: ``"mean"``, the average of the items (the authors' "DNN"), or ``"gru"``, the last
         state of a GRU over them, each followed by a dense layer without activation; or
         ``"transformer"`` or a ``SelfAttentionEncoder``, which a dense layer follows only if there
-        are features or hidden layers, or ``dim`` is not that of the table.
+        are features or hidden layers, or ``dim`` is not that of the items.
       features: side features of the user; their columns come with the history in a mapping.
       history_column: name of the history in that mapping.
       name: name of the tower.
@@ -45,7 +46,7 @@ class HistoryTower(parts.Tower):
 
     def __init__(
         self,
-        embedding: ItemEmbedding,
+        embedding: ItemEmbedding | ItemTower,
         dim: int | None = None,
         encoder: str | SelfAttentionEncoder = "mean",
         features: Sequence[SideFeature] = (),
@@ -58,6 +59,12 @@ class HistoryTower(parts.Tower):
     ) -> None:
         # Raw numbers among the features are float64; Keras would make them shorter.
         super().__init__(name=name, autocast=False)
+        if isinstance(embedding, ItemTower) and embedding.columns:
+            raise ValueError(
+                "`embedding` should be a table of items, or a tower that looks all features up by "
+                f"id. Received: an ItemTower with the columns {list(embedding.columns)}. Pass "
+                "their values to it as `item_values`."
+            )
         self.embedding = embedding
         self.self_attention: SelfAttentionEncoder | None = None
         if isinstance(encoder, SelfAttentionEncoder):
@@ -99,7 +106,8 @@ class HistoryTower(parts.Tower):
         """
         history = parts.ids_of(inputs, self.history_column, rank=2)
         if self._gru is None and self.self_attention is None:
-            vectors, are_items = self.embedding(history), self.embedding.are_items(history)
+            are_items = self.embedding.are_items(history)
+            vectors = self.embedding.in_history(history)
             count = tf.reduce_sum(tf.cast(are_items, vectors.dtype), axis=1, keepdims=True)
             encoded = tf.reduce_sum(vectors, axis=1) / tf.maximum(count, 1)
         else:
@@ -154,7 +162,7 @@ class HistoryTower(parts.Tower):
         # One column stays, since a GRU needs one.
         length = tf.maximum(tf.reduce_max(tf.where(are_items, numbers, 0)), 1)
         history, are_items = history[:, :length], are_items[:, :length]
-        vectors = self.embedding(history)
+        vectors = self.embedding.in_history(history)
         if self._gru is not None:
             return self._gru(vectors, mask=are_items), are_items
         if self.self_attention is not None:

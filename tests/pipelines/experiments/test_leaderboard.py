@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import gzip
+import json
 import math
 from pathlib import Path
 
@@ -11,8 +14,10 @@ import pytest
 from pipelines.__main__ import main
 from pipelines.common.files import read_json
 from pipelines.data.prepared import PreparedData
-from pipelines.experiments import leaderboard
+from pipelines.errors import UserError
+from pipelines.experiments import leaderboard, reproduce
 from pipelines.experiments.compare import chosen_contestants, comparison_settings
+from pipelines.experiments.item_attributes import write_attribute_table
 from pipelines.experiments.measure import (
     figures_by_user,
     interval_over_seeds,
@@ -64,6 +69,9 @@ def sequences(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for user, start in enumerate(starts)
     )
     (folder / "toys.txt").write_text("".join(lines))
+    # Neighbours share an attribute; item 29 has none.
+    attributes = {str(item): [item // 3, 100 + item % 2] for item in range(29)}
+    (folder / "toys_item2attributes.json").write_text(json.dumps({**attributes, "29": []}))
     return folder
 
 
@@ -92,6 +100,57 @@ def test_what_is_published_has_a_place_in_its_table() -> None:
         assert set(figures) <= set(BENCHMARKS["leaderboard"].losses)
 
 
+def test_attributes_become_a_table(tmp_path: Path) -> None:
+    source, table = tmp_path / "a.json.gz", tmp_path / "out" / "items.csv"
+    source.write_bytes(gzip.compress(b'{"7": [3, "red, dark"], "x": []}'))
+    write_attribute_table(source, table)
+    assert table.read_bytes() == b'item,attributes\n7,"3|red, dark"\nx,\n'
+    number = table.stat().st_ino
+    write_attribute_table(source, table)
+    assert table.stat().st_ino == number
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "should be a JSON file"),
+        (b"\xff", "should be a JSON file"),
+        (b"[1]", "object of items and their attributes.*Received: list"),
+        (b'{"7": 3}', "Received: 3 for item '7'"),
+        (b'{"7": [1.5]}', r"Received: \[1.5\] for item '7'"),
+        (b'{"7": [true]}', r"Received: \[true\] for item '7'"),
+        (b'{"7": ["a|b"]}', r"without \|"),
+    ],
+)
+def test_wrong_attributes_are_named(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        write_attribute_table(tmp_path / "a.json", tmp_path / "items.csv")
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(content)[:-3])
+    with pytest.raises(UserError, match="should be a JSON file"):
+        write_attribute_table(tmp_path / "a.json.gz", tmp_path / "items.csv")
+    assert not (tmp_path / "items.csv").exists()
+
+
+def options_of_sequences(data: Path, out: Path, *words: str) -> leaderboard.Options:
+    parser = argparse.ArgumentParser()
+    reproduce.add_arguments(parser)
+    command = ["--table", "sequences", "--data", data, "--out", out, "--sets", "toys", *words]
+    return leaderboard.read_options("sequences", parser.parse_args(list(map(str, command))), {})
+
+
+def test_losses_with_attributes_are_for_data_that_has_some(sequences: Path, tmp_path: Path) -> None:
+    every = BENCHMARKS["sequences"].losses
+    assert tuple(options_of_sequences(sequences, tmp_path).contestants) == every
+    (tmp_path / "toys.txt").write_text((sequences / "toys.txt").read_text())
+    found = tuple(options_of_sequences(tmp_path, tmp_path / "out").contestants)
+    assert found == tuple(loss for loss in every if not loss.endswith("attributes"))
+    with pytest.raises(UserError, match="requires attributes of the items in toys_item2attrib"):
+        options_of_sequences(
+            tmp_path, tmp_path / "out", "--losses", "softmax-sampled-attributes", "softmax"
+        )
+
+
 def test_the_protocol_of_sequences(sequences: Path, tmp_path: Path) -> None:
     protocol = PROTOCOLS["sequences"]
     source = protocol.input(sequences, "toys")
@@ -116,11 +175,22 @@ def test_a_small_table_of_sequences(sequences: Path, tmp_path: Path) -> None:
     out = tmp_path / "table"
     command = (
         "reproduce", "--table", "sequences", "--data", sequences, "--sets", "toys", "--out", out,
-        "--losses", "softmax", "softmax-sampled", "--trials", 1, "--seeds", 1, "--dim", 8,
-        "--batch-size", 16, "--max-steps", 100, "--learning-rate", 0.02,
+        "--losses", "softmax", "softmax-sampled", "softmax-sampled-attributes", "--trials", 1,
+        "--seeds", 1, "--dim", 8, "--batch-size", 16, "--max-steps", 100, "--learning-rate", 0.02,
     )  # fmt: skip
     run_step(*command)
     summary = read_json(out / "summary.json")["toys"]
+    features = {name: entry["settings"]["item_features"] for name, entry in summary.items()}
+    assert features == {
+        "softmax": "none",
+        "softmax-sampled": "none",
+        "softmax-sampled-attributes": "attributes",
+    }
+    assert (out / "toys/items.csv").read_text().splitlines()[:2] == ["item,attributes", "0,0|100"]
+    without, with_them = (
+        summary[name]["recall@10"]["mean"] for name in features if name != "softmax"
+    )
+    assert without != with_them > 60.0
     assert summary["softmax"]["settings"]["encoder"] == "transformer"
     assert not summary["softmax-sampled"]["settings"]["whole_catalogue"]
     # Ten of thirty items by chance, less those of the history.

@@ -161,3 +161,15 @@ def test_weights_that_always_change_are_not_used(
     monkeypatch.setattr(pipelines.runs.checkpoints, "_check_files", then_exchange)
     with pytest.raises(UserError, match="best changed while it was read. Run the same command"):
         restore_best(tmp_path, model)
+
+
+def test_weights_of_a_model_of_another_version(
+    checkpoints: Checkpoints, model: Any, tmp_path: Path
+) -> None:
+    model.query_tower.weight = tf.Variable([1.0, 2.0])
+    message = r"best was written by a version with another model \(.*shape.*\).*--overwrite"
+    with pytest.raises(UserError, match=message):
+        restore_best(tmp_path, model)
+    model.query_tower = tf.Module()
+    with pytest.raises(UserError, match="was written by a version with another model"):
+        restore_best(tmp_path, model)

@@ -115,6 +115,8 @@ def test_all_prepared_features_are_taken_unless_others_are_named(data: PreparedD
     every = run_features(TrainSettings(), data)
     assert list(every.item) == ["brand", "genres", "title", "price", "released"]
     assert list(every.query) == ["country", "years", "device", "hour", "day"]
+    assert {feature.width for feature in every.item.values()} == {TrainSettings().dim}
+    assert {feature.width for feature in every.query.values()} == {8}
     some = TrainSettings(item_features="price,brand", user_features="none", feature_dim=3)
     chosen = run_features(some, data)
     assert list(chosen.item) == ["price", "brand"]

@@ -24,7 +24,7 @@ class SideFeature:
 
     - int32 ``[batch]``: a row from 0 to ``num_rows - 1``, 0 if the value is missing or unknown;
     - int32 ``[batch, (values)]``, ragged, for several values in a field (``is_ragged``), whose
-      vectors are averaged; the vector of a field without values is zero;
+      vectors are summed and divided by the root of their number; that of no value is zero;
     - float32 ``[batch]`` if there is no table (``num_rows`` is None), NaN if the value is missing.
 
     Attributes:

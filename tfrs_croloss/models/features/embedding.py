@@ -54,14 +54,23 @@ class FeatureEncoder(tf.Module):
 class FeatureEmbedding(tf.keras.layers.Layer):
     """Embeds the columns of several features and puts their vectors side by side.
 
+    The vector of a field with several values is the sum of their rows divided by the root of their
+    number, so that in the beginning all vectors are of one size, however many values there are.
+
     Args:
       features: features to embed.
       encoded: whether the columns are encoded already, by a ``FeatureEncoder``.
       name: name of the layer.
+      stddev: standard deviation of the normal distribution that the tables start from.
     """
 
     def __init__(
-        self, features: Sequence[SideFeature], encoded: bool = False, name: str | None = None
+        self,
+        features: Sequence[SideFeature],
+        encoded: bool = False,
+        name: str | None = None,
+        *,
+        stddev: float = 0.05,
     ) -> None:
         # Raw numbers are float64; Keras would make them shorter.
         super().__init__(name=name, autocast=False)
@@ -69,7 +78,7 @@ class FeatureEmbedding(tf.keras.layers.Layer):
         self.features = tuple(features)
         self.encoded = bool(encoded)
         self._encoder = None if encoded else FeatureEncoder(features)
-        self._tables = {feature.name: _table(feature) for feature in self.features}
+        self._tables = {feature.name: _table(feature, stddev) for feature in self.features}
         # It has no variables of its own, and not all of its users call it.
         self.built = True
 
@@ -83,15 +92,16 @@ class FeatureEmbedding(tf.keras.layers.Layer):
             return self._encoder(columns)
         return {feature.name: _encoded(columns, feature) for feature in self.features}
 
+    def embed_each(self, encoded: Encoded) -> list[tf.Tensor]:
+        """The ``[batch, dim]`` vectors of each feature, from encoded columns."""
+        return [
+            _vectors(feature, self._tables[feature.name], encoded[feature.name])
+            for feature in self.features
+        ]
+
     def embed(self, encoded: Encoded) -> tf.Tensor:
         """``[batch, sum of the features' dims]``, from encoded columns."""
-        return tf.concat(
-            [
-                _vectors(feature, self._tables[feature.name], encoded[feature.name])
-                for feature in self.features
-            ],
-            axis=-1,
-        )
+        return tf.concat(self.embed_each(encoded), axis=-1)
 
     def call(self, columns: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """``[batch, sum of the features' dims]``, from ``[batch]`` columns."""
@@ -122,13 +132,16 @@ def example_columns(
     return columns
 
 
-def _table(feature: SideFeature) -> tf.keras.layers.Layer:
-    name = f"{feature.name}_embedding"
+def _table(feature: SideFeature, stddev: float) -> tf.keras.layers.Layer:
+    name, dim = f"{feature.name}_embedding", feature.width
+    # One for each table: Keras 2 draws the same numbers again from an initializer without a seed.
+    start = tf.keras.initializers.RandomNormal(stddev=stddev)
     if feature.num_rows is not None:
-        return tf.keras.layers.Embedding(feature.num_rows, feature.width, name=name)
-    # Two rows that start like those of the tables: one for the number, one for its absence.
-    start = tf.keras.initializers.RandomUniform(-0.05, 0.05)
-    return tf.keras.layers.Dense(feature.width, use_bias=False, kernel_initializer=start, name=name)
+        return tf.keras.layers.Embedding(
+            feature.num_rows, dim, embeddings_initializer=start, name=name
+        )
+    # Two rows like those of the tables: one for the number, one for its absence.
+    return tf.keras.layers.Dense(dim, use_bias=False, kernel_initializer=start, name=name)
 
 
 def _vectors(
@@ -144,7 +157,7 @@ def _vectors(
     num_rows = encoded.nrows()
     sums = tf.math.unsorted_segment_sum(vectors, encoded.value_rowids(), num_rows)
     counts = tf.cast(tf.maximum(encoded.row_lengths(), 1), sums.dtype)
-    return tf.ensure_shape(sums / counts[:, tf.newaxis], [None, vectors.shape[-1]])
+    return tf.ensure_shape(sums * tf.math.rsqrt(counts)[:, tf.newaxis], [None, vectors.shape[-1]])
 
 
 def _column(columns: Mapping[str, Any], feature: SideFeature) -> Any:
