@@ -132,7 +132,7 @@ def sequence_settings(data: PreparedData, given: dict[str, Any], size: int) -> T
         history_length=50,
         min_history=1,
         batch_size=batch_size,
-        negatives_per_example=4,
+        negatives_per_example=8,
         whole_catalogue=True,
         temperature=0.07,
         learning_rate=0.002,
