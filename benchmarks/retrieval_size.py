@@ -72,23 +72,35 @@ TASKS = {
 }
 
 
-def settings_of(task: Task, data: PreparedData) -> TrainSettings:
-    """The settings that all alphas share on a data set."""
+def settings_of(task: Task, data: PreparedData, steps_share: float = 1.0) -> TrainSettings:
+    """The settings that all alphas share on a data set.
+
+    Args:
+      task: the data set.
+      data: its prepared data.
+      steps_share: share of the steps to train for; the learning rate decays over these.
+    """
     if task.prepare == _PRESPLIT:
-        base = factorization_settings(data, {}, SIZES[0])
-        return dataclasses.replace(base, temperature=0.2, cutoffs=SIZES)
-    return dataclasses.replace(
-        comparison_settings(SIZES[1], "history"),
-        temperature=0.1,
-        learning_rate=0.005,
-        schedule="linear",
-        max_steps=6_000,
-        steps_per_epoch=500,
-        early_stopping_patience=0,
-    )
+        base = dataclasses.replace(
+            factorization_settings(data, {}, SIZES[0]), temperature=0.2, cutoffs=SIZES
+        )
+    else:
+        base = dataclasses.replace(
+            comparison_settings(SIZES[1], "history"),
+            temperature=0.1,
+            learning_rate=0.005,
+            schedule="linear",
+            max_steps=6_000,
+            steps_per_epoch=500,
+            early_stopping_patience=0,
+        )
+    assert base.max_steps
+    return dataclasses.replace(base, max_steps=max(round(steps_share * base.max_steps), 1))
 
 
-def measure(name: str, raw: Path, out: Path, easing: float) -> dict[float, dict[int, float]]:
+def measure(
+    name: str, raw: Path, out: Path, easing: float, steps_share: float
+) -> dict[float, dict[int, float]]:
     """Validation Recall@N of every alpha, the best of all validations for each N.
 
     Args:
@@ -96,6 +108,7 @@ def measure(name: str, raw: Path, out: Path, easing: float) -> dict[float, dict[
       raw: folder of the data sets.
       out: folder of the benchmark, which continues with what is there.
       easing: easing of the pull, for matrix factorisations.
+      steps_share: as in ``settings_of``.
     """
     task = TASKS[name]
     folder = out / name / "data"
@@ -105,7 +118,7 @@ def measure(name: str, raw: Path, out: Path, easing: float) -> dict[float, dict[
         if run_step(["prepare", *words]):
             raise SystemExit(f"prepare failed:\n{quiet.getvalue()}")
     data = PreparedData.load(folder)
-    base = settings_of(task, data)
+    base = settings_of(task, data, steps_share)
     pull = {"easing": easing} if base.tower == "matrix-factorization" else {}
     variants = [
         Variant(
@@ -205,12 +218,18 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("work/retrieval-size"))
     parser.add_argument("--sets", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--easing", type=float, default=0.03)
+    parser.add_argument(
+        "--steps-share", type=float, default=1.0, help="share of the steps to train for"
+    )
     args = parser.parse_args()
     missing = [name for name in args.sets if not (args.data / TASKS[name].input).exists()]
     if missing or len(args.sets) < 2:
         print(f"skipped: {args.data} has no {', '.join(missing)}" if missing else "needs two sets")
         return 0
-    recalls = {name: measure(name, args.data, args.out, args.easing) for name in args.sets}
+    recalls = {
+        name: measure(name, args.data, args.out, args.easing, args.steps_share)
+        for name in args.sets
+    }
     report = markdown(recalls, args.easing)
     print(report)
     (args.out / "report.md").write_text(report, encoding="utf-8")
