@@ -164,6 +164,9 @@ def test_the_protocol_of_sequences(sequences: Path, tmp_path: Path) -> None:
     assert (settings.steps_per_epoch, settings.max_steps) == (5, 300)
     assert (settings.encoder, settings.positions, settings.dim) == ("transformer", "sequences", 8)
     assert settings.whole_catalogue and settings.exclude_history
+    assert (settings.heads, settings.dropout, settings.learning_rate) == (1, 0.4, 0.002)
+    wide = protocol.settings(data, {"dim": 256, "dropout": 0.3}, 10)
+    assert (wide.heads, wide.dropout, wide.learning_rate) == (4, 0.3, 0.001)
     sampled = chosen_contestants(["softmax-sampled"], protocol.contestants)["softmax-sampled"]
     drawn = leaderboard.suggest(DrawnTrial(0), "s", sampled, settings, protocol)
     assert not drawn.settings(settings, 0).whole_catalogue
