@@ -10,17 +10,21 @@ from typing import Any
 
 from ..common.files import json_sha256
 from ..common.options import options_of
+from ..data.features import BELONGINGS
 from ..data.prepared import PreparedData
+from ..runs.feature_settings import NONE
 from ..runs.folder import data_checksum
 from ..runs.losses import LOSSES, loss_options
 from ..runs.settings import TrainSettings
 
 # Raise this number when results of older cells are no longer comparable.
 FORMAT = 1
+# The same for cells of models with side features.
+FEATURES_FORMAT = 2
 
 # Settings that came after that number was raised last. At their defaults they do what there was
 # before them, so they are not part of the key, and older results count.
-_LATER_SETTINGS = ("weight_average",)
+_LATER_SETTINGS = ("weight_average", "item_feature_dim")
 
 SHARED_SETTINGS = (
     "tower",
@@ -96,8 +100,11 @@ class Cell:
         for name in _LATER_SETTINGS:
             if settings[name] == options_of(TrainSettings)[name].default:
                 del settings[name]
+        has_features = any(
+            data.features(of) and settings[f"{of}_features"] != NONE for of in BELONGINGS
+        )
         content = {
-            "format": FORMAT,
+            "format": FEATURES_FORMAT if has_features else FORMAT,
             "settings": settings,
             "data": data_checksum(data),
             "split": self.split,

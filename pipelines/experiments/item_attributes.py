@@ -12,7 +12,7 @@ import json
 import zlib
 from pathlib import Path
 
-from ..common.files import replace_file
+from ..common.files import naming, replace_file
 from ..errors import UserError
 
 COLUMN = "attributes"
@@ -30,16 +30,17 @@ def write_attribute_table(source: Path, table: Path) -> None:
     Raises:
       UserError: the file is damaged, or holds something else.
     """
-    try:
+    with naming(source):
         content = source.read_bytes()
+    try:
         found = json.loads(gzip.decompress(content) if source.suffix == ".gz" else content)
     except (ValueError, EOFError, RecursionError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(
             f"{source} should be a JSON file: {error}. Fetch it again, or take it out of the "
             "folder to go without attributes."
         ) from error
-    if not isinstance(found, dict):
-        raise _wrong(source, type(found).__name__)
+    if not isinstance(found, dict) or not found:
+        raise _wrong(source, "no item" if found == {} else type(found).__name__)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["item", COLUMN])
@@ -57,11 +58,14 @@ def write_attribute_table(source: Path, table: Path) -> None:
 def _is_plain(attribute: object) -> bool:
     if isinstance(attribute, bool):
         return False
-    return isinstance(attribute, int) or (isinstance(attribute, str) and "|" not in attribute)
+    if isinstance(attribute, str):
+        return attribute.isprintable() and attribute.strip() != "" and "|" not in attribute
+    return isinstance(attribute, int)
 
 
 def _wrong(source: Path, received: str) -> UserError:
     return UserError(
         f"{source} should hold an object of items and their attributes, each a list of numbers or "
-        f"of texts without |. Received: {received}. Correct it, or take it out of the folder."
+        f"of printable texts without |. Received: {received}. Correct it, or take it out of the "
+        "folder."
     )

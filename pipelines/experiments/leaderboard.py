@@ -251,8 +251,9 @@ class Board:
         except UserError as error:
             if not out.exists():
                 raise
+            read = f"{source} and {attributes}" if attributes else f"{source} alone"
             raise UserError(
-                f"--out {self.options.out} holds results on other files than those of {source}, "
+                f"--out {self.options.out} holds results on other files than {read}, "
                 "or of another version. Choose another folder."
             ) from error
         return PreparedData.load(out)

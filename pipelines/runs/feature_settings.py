@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 ALL, NONE = "all", "none"
 _GROUP = "side features"
-QUERY_FEATURE_DIM = 8
-"""Size of the embedding of a feature of the user or the context, unless another one is given."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,12 +74,16 @@ class FeatureFields:
     item_features: str = _names("the items")
     user_features: str = _names("the users")
     context_features: str = _names("the interactions")
-    feature_dim: int | None = Option(
+    feature_dim: int = Option(
+        Whole(1), 8, "size of the embedding of each feature of users and interactions", _GROUP
+    ).field
+    item_feature_dim: int | None = Option(
         Whole(1),
         None,
-        "size of the embedding of each feature",
+        "size of the embedding of each feature of items; those of the size of the items are added "
+        "to their rows as they are",
         _GROUP,
-        shown_default=f"--dim for items, {QUERY_FEATURE_DIM} for users and interactions",
+        shown_default="--dim",
     ).field
     item_id_dropout: float = Option(
         Real(least=0.0, most=0.9),

@@ -26,7 +26,7 @@ from ..data.columns import Encoded, as_tensors, gathered
 from ..data.features import BELONGINGS, ITEM, MAX_WORDS, Column, FeatureSpec
 from ..data.prepared import PreparedData, Split
 from ..errors import UserError
-from .feature_settings import ALL, NONE, QUERY_FEATURE_DIM
+from .feature_settings import ALL, NONE
 from .settings import TrainSettings
 
 
@@ -157,8 +157,9 @@ def library_feature(spec: FeatureSpec, dim: int) -> SideFeature:
 
 
 def _dim(settings: TrainSettings, of: str) -> int:
-    # Vectors of the items' size are added to their rows as they are.
-    return settings.feature_dim or (settings.dim if of == ITEM else QUERY_FEATURE_DIM)
+    if of == ITEM:
+        return settings.item_feature_dim or settings.dim
+    return settings.feature_dim
 
 
 def _values(spec: FeatureSpec) -> Any:

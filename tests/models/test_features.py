@@ -111,8 +111,8 @@ def test_vectors_are_rows_scaled_sums_and_multiples() -> None:
         "number": tf.constant([-2.0, NAN]),
     }
     vectors = layer(given).numpy()
-    table = layer._tables["tags"].embeddings.numpy()
-    rows = layer._tables["number"].kernel.numpy()
+    table = layer._embeddings["tags"].embeddings.numpy()
+    rows = layer._embeddings["number"].kernel.numpy()
     expected = (table[1] + 2 * table[2]) / np.sqrt(3)
     np.testing.assert_allclose(vectors[0, :3], expected, rtol=1e-5)
     np.testing.assert_allclose(vectors[1, :3], np.zeros(3))
@@ -297,7 +297,7 @@ def test_features_of_the_size_of_the_row_are_added_as_they_are() -> None:
     tower = ItemTower(table, [brand], {"brand": brands})
     vectors = tower(tf.range(NUM_ITEMS)).numpy()
     assert tower._dense is None and tower._given is not None
-    rows = tower._given._tables["brand"].embeddings.numpy()
+    rows = tower._given._embeddings["brand"].embeddings.numpy()
     expected = table(tf.range(NUM_ITEMS)).numpy() + rows[[1, 2, 0, 1, 2, 0, 1]]
     np.testing.assert_allclose(vectors, expected, rtol=1e-6)
     # Together with one of another size, which a dense layer brings to it.
@@ -350,6 +350,29 @@ def test_features_of_a_history_learn(encoder: str) -> None:
         loss = tf.reduce_sum(user(tf.constant([[1, 2, NUM_ITEMS], [5, 3, 0]])) ** 2)
     kernel = tower._dense.kernel  # type: ignore[union-attr]
     assert float(tf.norm(tape.gradient(loss, kernel))) > 0.0
+
+
+def test_padding_of_a_history_has_no_gradient() -> None:
+    brand = Feature("brand", ("a", "b"), dim=DIM)
+    tower = ItemTower(ItemEmbedding(NUM_ITEMS, DIM), [brand], {"brand": ["a"] + ["b"] * 6})
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tower.in_history(tf.constant([[3, NUM_ITEMS], [-1, 4]])) ** 2)
+    table = tower.embedding.trainable_variables[0]
+    brands = tower._given._embeddings["brand"].embeddings  # type: ignore[union-attr]
+    of_items, of_brands = tape.gradient(loss, [table, brands])
+    assert sorted(of_items.indices.numpy()) == [3, 4]
+    assert set(of_brands.indices.numpy()) == {2}
+    nothing = tower.in_history(tf.constant([[NUM_ITEMS, -1]]))
+    np.testing.assert_array_equal(nothing, np.zeros([1, 2, DIM]))
+
+
+def test_a_history_with_features_is_saved_before_an_item_was_embedded(tmp_path: Path) -> None:
+    history = tf.constant([[1, 2, NUM_ITEMS]])
+    user = HistoryTower(priced_tower(id_dropout=0.2), hidden=(3,))
+    expected = user(history)
+    user.save(tmp_path / "user.keras")
+    loaded = tf.keras.models.load_model(tmp_path / "user.keras")
+    np.testing.assert_allclose(loaded(history), expected, rtol=1e-6)
 
 
 def test_a_history_cannot_have_columns_of_items() -> None:
@@ -411,7 +434,7 @@ def test_checkpoints_have_weights_and_no_values(tmp_path: Path) -> None:
     tower(tf.range(2))
     tf.train.Checkpoint(tower=tower).write(str(tmp_path / "weights"))
     names = [name for name, _ in tf.train.list_variables(str(tmp_path / "weights"))]
-    assert any("_tables/brand" in name for name in names)
+    assert any("_embeddings/brand" in name for name in names)
     assert not [name for name in names if "_lookups" in name]
 
 

@@ -92,7 +92,8 @@ class ItemTower(parts.Tower):
 
     The item is the sum of the row and of the features' vectors that have its size; the others go
     through a dense layer first, which has no activation. Hidden layers, if there are any, take the
-    row and all the features, and their result is added to the row. So features refine an item that
+    row and all the features, and what a last dense layer makes of theirs is added to the row; only
+    without features it is the item. So features refine an item that
     was seen often, and are all there is of one that was never trained on, which can be embedded as
     well (``from_features``), if ``id_dropout`` has trained the tower to do without the row.
 
@@ -229,7 +230,9 @@ class ItemTower(parts.Tower):
         return self._joined(rows, vectors)
 
     def in_history(self, ids: tf.Tensor) -> tf.Tensor:
-        """Vectors of items in a history: all that the tower looks up by id, and no id is dropped.
+        """Vectors of items in a history, from their rows and all features looked up by id.
+
+        No row is dropped in training.
 
         Args:
           ids: integer ids of any shape; those of no item give the zero vector.
@@ -237,12 +240,17 @@ class ItemTower(parts.Tower):
         Returns:
           ``[..., dim]``.
         """
-        flat = tf.reshape(ids, [-1])
-        are_items = self.embedding.are_items(flat)
-        items = tf.where(are_items, flat, tf.zeros_like(flat))
-        vectors = self._joined(self._rows(items), self._of_given(items))
-        vectors = tf.where(are_items[:, tf.newaxis], vectors, tf.zeros_like(vectors))
-        return tf.reshape(vectors, tf.concat([tf.shape(ids), [self.dim]], axis=0))
+        shape = tf.concat([tf.shape(ids), [self.dim]], axis=0)
+        # The others are left out, since a gradient of zero is one to optimizers.
+        places = tf.where(self.embedding.are_items(ids))
+        items = tf.gather_nd(ids, places)
+        rows = self._rows(items)
+        if self._id_dropout is not None:
+            # Drops nothing, and has its variable wherever the tower has been used.
+            rows = self._id_dropout(rows, training=False)
+        vectors = self._joined(rows, self._of_given(items))
+        found = tf.scatter_nd(places, vectors, tf.cast(shape, places.dtype))
+        return tf.ensure_shape(found, [*ids.shape, self.dim])
 
     def from_features(self, columns: Mapping[str, Any]) -> tf.Tensor:
         """Vectors ``[batch, dim]`` of items that have no row in the table.
@@ -287,7 +295,7 @@ class ItemTower(parts.Tower):
         if self._hidden:
             assert self._dense is not None
             together = parts.through(self._hidden, tf.concat([rows, *vectors], axis=-1))
-            return rows + self._dense(together)
+            return rows + self._dense(together) if vectors else self._dense(together)
         added = [rows, *(one for one in vectors if one.shape[-1] == self.dim)]
         others = [one for one in vectors if one.shape[-1] != self.dim]
         if others:

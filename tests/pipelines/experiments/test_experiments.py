@@ -8,6 +8,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -41,6 +42,7 @@ from pipelines.runs.folder import data_checksum
 from pipelines.runs.losses import LOSSES, contestants
 from pipelines.runs.settings import TrainSettings
 from pipelines.runs.spaces import Range
+from tests.support.features import add_examples
 from tests.support.presplit import presplit_data
 from tests.support.processes import run_step, start_step
 from tests.support.server_process import Server
@@ -135,11 +137,34 @@ def test_keys_know_settings_seed_data_and_split(tiny_data: Path) -> None:
     changed = dataclasses.replace(data, manifest=manifest)
     keys = {cell.key(data), cell.key(changed), *(other.key(data) for other in others)}
     assert len(keys) == 6
-    # Results from before there was an average of the weights count where there is none.
+    # Results from before there were these settings count where they change nothing.
     settings = cell.settings.as_dict()
-    del settings["weight_average"]
+    del settings["weight_average"], settings["item_feature_dim"]
     content = {"format": 1, "settings": settings, "data": data_checksum(data), "split": "test"}
     assert cell.key(data) == json_sha256(content)[:16]
+
+
+def test_results_from_before_items_were_sums_do_not_count(tiny_data: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_data, tmp_path / "data")
+    data = add_examples(tmp_path / "data")
+
+    def key(format_of: int, **options: Any) -> tuple[str, str]:
+        settings = small_settings(**options)
+        plain = settings.as_dict()
+        del plain["weight_average"], plain["item_feature_dim"]
+        content = {
+            "format": format_of,
+            "settings": plain,
+            "data": data_checksum(data),
+            "split": "test",
+        }
+        return Cell("one", settings).key(data), json_sha256(content)[:16]
+
+    found, expected = key(2)
+    assert found == expected
+    none = {f"{of}_features": "none" for of in ("item", "user", "context")}
+    found, expected = key(1, **none)
+    assert found == expected
 
 
 def test_variants_have_nothing_of_other_losses() -> None:

@@ -120,6 +120,9 @@ def test_attributes_become_a_table(tmp_path: Path) -> None:
         (b'{"7": [1.5]}', r"Received: \[1.5\] for item '7'"),
         (b'{"7": [true]}', r"Received: \[true\] for item '7'"),
         (b'{"7": ["a|b"]}', r"without \|"),
+        (b'{"7": ["a\\nb"]}', r"of printable texts"),
+        (b'{"7": [""]}', r"of printable texts"),
+        (b"{}", "Received: no item"),
     ],
 )
 def test_wrong_attributes_are_named(tmp_path: Path, content: bytes, message: str) -> None:
@@ -259,7 +262,7 @@ def test_a_small_leaderboard_from_files_to_the_page(
     with open(tmp_path / "health" / "train.txt", "a") as file:
         file.write("0 39\n")
     assert main([*map(str, command)]) == 2
-    assert "holds results on other files than those of" in capsys.readouterr().err
+    assert "holds results on other files than" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_all_prepared_features_are_taken_unless_others_are_named(data: PreparedD
     assert list(every.query) == ["country", "years", "device", "hour", "day"]
     assert {feature.width for feature in every.item.values()} == {TrainSettings().dim}
     assert {feature.width for feature in every.query.values()} == {8}
-    some = TrainSettings(item_features="price,brand", user_features="none", feature_dim=3)
+    some = TrainSettings(item_features="price,brand", user_features="none", item_feature_dim=3)
     chosen = run_features(some, data)
     assert list(chosen.item) == ["price", "brand"]
     assert list(chosen.query) == ["device", "hour", "day"]

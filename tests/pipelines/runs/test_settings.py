@@ -25,6 +25,7 @@ pull easing descent differentiate_weight negative_share stddev item_bias weight_
 weight_average
 blocks heads dropout
 item_features user_features context_features feature_dim item_id_dropout hidden
+item_feature_dim
 """.split()
 KEYS = """
 loss kernel rank_kernel alpha retrieval_size margin rank_estimate calibration activation

@@ -78,7 +78,8 @@ class FeatureEmbedding(tf.keras.layers.Layer):
         self.features = tuple(features)
         self.encoded = bool(encoded)
         self._encoder = None if encoded else FeatureEncoder(features)
-        self._tables = {feature.name: _table(feature, stddev) for feature in self.features}
+        # Weights of the time when several values were averaged have another name.
+        self._embeddings = {feature.name: _table(feature, stddev) for feature in self.features}
         # It has no variables of its own, and not all of its users call it.
         self.built = True
 
@@ -95,7 +96,7 @@ class FeatureEmbedding(tf.keras.layers.Layer):
     def embed_each(self, encoded: Encoded) -> list[tf.Tensor]:
         """The ``[batch, dim]`` vectors of each feature, from encoded columns."""
         return [
-            _vectors(feature, self._tables[feature.name], encoded[feature.name])
+            _vectors(feature, self._embeddings[feature.name], encoded[feature.name])
             for feature in self.features
         ]
 
