@@ -227,15 +227,14 @@ def plain_tfrs(data: PreparedData, settings: TrainSettings, most: float) -> Curv
             with clock.stopped():
                 row = validator.row(towers, epoch, 0.0)
                 curve.append((clock.seconds(), row[settings.monitor]))
-            best = max(range(len(curve)), key=lambda place: curve[place][1])
-            patience = settings.early_stopping_patience
-            self.model.stop_training = clock.seconds() > most or len(curve) - best > patience
+            self.model.stop_training = clock.seconds() > most
 
-    assert settings.max_steps and settings.steps_per_epoch
+    assert settings.steps_per_epoch
+    epochs = 10_000  # Its time ends it, and neither patience nor a number of steps.
     model.fit(
-        batches.dataset(0, settings.max_steps),
+        batches.dataset(0, epochs * settings.steps_per_epoch),
         steps_per_epoch=settings.steps_per_epoch,
-        epochs=settings.max_steps // settings.steps_per_epoch,
+        epochs=epochs,
         validation_data=validation,
         callbacks=[Measure()],
         verbose=0,

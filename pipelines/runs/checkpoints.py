@@ -17,6 +17,7 @@ import dataclasses
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -265,9 +266,8 @@ def _reading(folder: Path) -> Iterator[None]:
         # TensorFlow names the variable whose shape differs, or that is not in the file.
         is_other = is_whole and type(error) in (ValueError, AssertionError)
         fault = "was written by a version with another model" if is_other else "is damaged"
-        raise UserError(
-            f"{folder} {fault} ({reason[0].rstrip('.') if reason else type(error).__name__})."
-        ) from error
+        detail = textwrap.shorten(reason[0].rstrip("."), 160) if reason else type(error).__name__
+        raise UserError(f"{folder} {fault} ({detail}).") from error
     if _file_states(folder) != before:
         raise changed
 
