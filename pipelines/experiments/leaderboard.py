@@ -306,16 +306,24 @@ def _refitted(settings: TrainSettings, data: PreparedData, passes: float) -> Tra
 
 def write(boards: Iterable[Board], options: Options) -> None:
     """Writes the page and the numbers of the data sets that are finished."""
+    trials = "1 trial" if options.trials == 1 else f"{options.trials} trials"
     blocks: list[Block] = [
         Text(
-            f"Every loss had {options.trials} trials, shortened by successive halving, with seed "
-            f"{SEARCH_SEED}; its temperature, learning rate and own settings are those of the "
-            f"best validation Recall@{options.benchmark.size}, and the test split was read only "
-            f"afterwards. Seeds of the test: {', '.join(map(str, options.seeds))}. Figures are in "
+            f"Every loss had {trials}, shortened by successive halving, with seed {SEARCH_SEED}; "
+            "its temperature, learning rate and own settings are those of the best validation "
+            f"Recall@{options.benchmark.size}, and the test split was read only afterwards. Seeds "
+            f"of the test: {', '.join(map(str, options.seeds))}. Figures are in "
             "percent, over users; ± is one standard error over seeds. “published” is a paper's "
             "number on this split, of the same loss or of another model."
         )
     ]
+    if any(map(options.protocol.needs_attributes, options.contestants)):
+        blocks.append(
+            Text(
+                "Losses with -attributes in their name have the attributes of the items as side "
+                "features. Published models may know ids alone."
+            )
+        )
     if options.refit:
         blocks.append(
             Text(

@@ -203,6 +203,7 @@ def test_a_small_table_of_sequences(sequences: Path, tmp_path: Path) -> None:
     assert summary["softmax"]["recall@10"]["mean"] > 60.0
     page = (out / "report.md").read_text()
     assert "eSASRec, published | 9.39 | 5.38" in page
+    assert "Every loss had 1 trial, " in page and "as side features" in page
     run_step(*command, "--refit")
     refitted = read_json(out / "summary.json")["toys"]["softmax"]
     data = PreparedData.load(out / "toys/refit/data")
