@@ -50,6 +50,7 @@ repository_pages = {
     **{
         f"results/{name}": f"results/{name}/report.md"
         for name in (
+            "beauty-attributes",
             "beauty-compare",
             "beauty-leaderboard",
             "beauty-sequences",
@@ -60,6 +61,7 @@ repository_pages = {
             "health-leaderboard",
             "health-sizes",
             "ml-100k-features",
+            "sports-attributes",
             "sports-sequences",
             "video-games-compare",
         )
