@@ -61,6 +61,7 @@ repository_pages = {
             "health-leaderboard",
             "health-sizes",
             "ml-100k-features",
+            "retrieval-size",
             "sports-attributes",
             "sports-sequences",
             "video-games-compare",
