@@ -183,8 +183,8 @@ def markdown(recalls: Recalls, easing: float, steps_share: float) -> str:
         "relative to the best of the alphas "
         + ", ".join(f"{alpha:g}" for alpha in ALPHAS)
         + " on the same set, in %. The first rows have the rule that was fitted to the other sets, "
-        "the rows below them that of the library. Health, Electronic and Beauty: matrix factorisation "
-        f"with an easing of {easing:g}; the others: mean of the history.",
+        "the rows below them that of the library. Health, Electronic and Beauty: matrix "
+        f"factorisation with an easing of {easing:g}; the others: mean of the history.",
         "",
         "| left out | rule of the other sets | " + " | ".join(f"N = {n}" for n in SIZES) + " |",
         "|---" * (len(SIZES) + 2) + "|",
