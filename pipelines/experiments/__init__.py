@@ -6,5 +6,6 @@ that was interrupted continues with the cells that are missing.
 ``runner`` trains the ``cells`` that are missing, ``measure`` averages and compares their ranks, and
 ``report`` and ``pictures`` show them. ``paper_tables`` has the tables of the paper, and
 ``leaderboard`` those on published splits, whose data, models and numbers are in ``protocols`` and
-``published_splits``. ``study`` keeps the searches of Optuna.
+``published_splits``, and whose page is made by ``leaderboard_page``. ``study`` keeps the searches
+of Optuna.
 """
